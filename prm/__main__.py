@@ -1,0 +1,7 @@
+"""``python -m prm`` is the command ``prm``."""
+
+import sys
+
+from prm.cli import main
+
+sys.exit(main())

@@ -1,0 +1,50 @@
+"""Splits by task, never by row: the samples of one task stay together.
+
+A task's side is a hash of (seed, task_id), so it never depends on which other tasks are in the
+file: adding traces moves none, and files split apart agree. The price is that the sides' sizes are
+binomial around their fractions instead of exact.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterable, Mapping
+
+from prm.data.trace import Trace
+from prm.errors import PRMError
+
+TRAIN_VALIDATION_TEST = {"train": 0.8, "validation": 0.1, "test": 0.1}
+
+
+def task_side(
+    task_id: str, fractions: Mapping[str, float] = TRAIN_VALIDATION_TEST, seed: int = 0
+) -> str:
+    """The side of one task. ``fractions`` are side -> share, each >= 0, together 1.
+
+    >>> task_side("17"), task_side("17", seed=1)
+    ('train', 'train')
+    """
+    shares = list(fractions.values())
+    if not shares or min(shares) < 0 or not math.isclose(sum(shares), 1, abs_tol=1e-9):
+        raise PRMError(f"expected fractions that are >= 0 and sum to 1, found {dict(fractions)}")
+    digest = hashlib.sha256(f"{seed}\0{task_id}".encode(errors="surrogatepass")).digest()
+    at = int.from_bytes(digest[:8]) / 2**64
+    bound = 0.0
+    for side, share in fractions.items():
+        bound += share
+        if at < bound:
+            return side
+    return next(side for side in reversed(list(fractions)) if fractions[side] > 0)  # rounding
+
+
+def split_by_task(
+    traces: Iterable[Trace],
+    fractions: Mapping[str, float] = TRAIN_VALIDATION_TEST,
+    seed: int = 0,
+) -> dict[str, list[Trace]]:
+    """side -> its traces, in order; no task is on two sides."""
+    sides: dict[str, list[Trace]] = {side: [] for side in fractions}
+    for trace in traces:
+        sides[task_side(trace.task_id, fractions, seed)].append(trace)
+    return sides

@@ -1,0 +1,40 @@
+"""A measured number with its interval and its denominator: what every metric of the package gives.
+
+Left out: how the interval was made (``prm.eval.bootstrap``) and how it is printed.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+
+class Estimate(NamedTuple):
+    """A value, its 95 % interval and how much it rests on. NaN: not defined, or no interval.
+
+    >>> print(Estimate(0.8125, 0.75, 0.86, n=120, n_skipped=3))
+    0.812 [0.750, 0.860]
+    >>> Estimate(float("nan"), float("nan"), float("nan"), n=0, n_skipped=4).as_json()["value"]
+    """
+
+    value: float
+    low: float
+    high: float
+    n: int
+    """Units (steps, traces or tasks, as the metric says) that went into the value."""
+    n_skipped: int
+    """Units left out because a label or a score is missing."""
+
+    def __str__(self) -> str:
+        if math.isnan(self.value):
+            return "–"
+        if math.isnan(self.low):
+            return f"{self.value:.3f} [–]"
+        return f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}]"
+
+    def as_json(self) -> dict[str, float | int | None]:
+        """The fields by name, NaN as None, because strict JSON has no NaN."""
+        return {
+            name: None if isinstance(field, float) and math.isnan(field) else field
+            for name, field in self._asdict().items()
+        }

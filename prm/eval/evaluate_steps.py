@@ -1,0 +1,177 @@
+"""The command ``prm eval steps``: read scored traces, print a table and a verdict, or JSON.
+
+Everything that is measured is in ``prm.eval.step_report``; this file reads and prints.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import sys
+from collections import Counter
+from collections.abc import Mapping
+
+import msgspec
+from rich.console import Console
+from rich.table import Table
+
+from prm.data.atomic import atomic_output, check_output
+from prm.data.convert import counted, report
+from prm.data.diagnostics import Diagnostics
+from prm.data.files import read_traces
+from prm.data.trace import Trace
+from prm.eval.estimate import Estimate
+from prm.eval.measures import Estimates
+from prm.eval.step_report import StepReport, step_report
+from prm.eval.steps import STEP_METRICS
+
+OPPONENT = "tfidf"
+"""The baseline of the verdict: the strongest."""
+HEADINGS = {
+    "auroc": "AUROC",
+    "average_precision": "AP",
+    "brier": "Brier ↓",
+    "ece": "ECE ↓",
+    "first_error.accuracy": "first error",
+    "first_error.f1": "first error F1",
+    "spearman": "Spearman",
+    "success": "success",
+    "gain": "gain over random",
+}
+PAGE_WIDTH = 140
+VERDICT = {"average_precision": "average precision", "brier": "Brier score"}
+
+
+def evaluate_steps(
+    scored: list[str],
+    /,
+    *,
+    label: str,
+    score: str = "prm",
+    train: str | None = None,
+    positive_at: float = 1.0,
+    rank_label: str | None = None,
+    state_label: str | None = None,
+    state_score: str | None = None,
+    threshold: float | None = None,
+    soft_brier: bool = False,
+    bootstrap: int = 1000,
+    seed: int = 0,
+    json: bool = False,
+    out: str | None = None,
+) -> None:
+    """Measure step scores against step labels, beside baselines, with 95 % intervals by task.
+
+    Steps without the label or the score are left out and counted. The baselines (constant,
+    position, length, TF-IDF) learn from --train, or else from the other tasks of the same files.
+
+    Args:
+        scored: Files of traces with labels and scores.
+        label: Name of the step label.
+        score: Name of the step score.
+        train: File of labelled traces of other tasks, to fit the baselines on.
+        positive_at: A step is positive (right) when its label is at least this.
+        rank_label: Name of a soft step label to correlate the ranks with, such as an exact Q.
+        state_label: Name of a state label, to measure state read-outs too.
+        state_score: Name of the state score that goes with it.
+        threshold: A step that scores lower is predicted to be wrong; 0.5 if not given, which only
+            probabilities allow.
+        soft_brier: Whether the Brier score uses the label itself, in [0, 1], not positive or not.
+        bootstrap: Number of resamples of the tasks.
+        seed: Seed of the resamples.
+        json: Whether to print JSON, with every number as value, low, high, n, n_skipped.
+        out: File for the result instead of stdout.
+    """
+    if out is not None:
+        check_output(out, [*scored, *([train] if train is not None else [])])
+    measured = step_report(
+        _read(scored),
+        None if train is None else _read([train]),
+        label=label,
+        score=score,
+        positive_at=positive_at,
+        rank_label=rank_label,
+        state_label=state_label,
+        state_score=state_score,
+        threshold=threshold,
+        soft_brier=soft_brier,
+        resamples=bootstrap,
+        seed=seed,
+    )
+    text = as_json(measured) if json else as_table(measured)
+    if out is None:
+        sys.stdout.write(text)
+    else:
+        with atomic_output(out) as file:
+            file.write(text.encode())
+
+
+def _read(paths: list[str]) -> list[Trace]:
+    diagnostics, totals = Diagnostics(), Counter[str]()
+    traces = list(counted(read_traces(paths, diagnostics=diagnostics), totals, diagnostics))
+    report(totals, diagnostics)
+    return traces
+
+
+def as_json(measured: StepReport) -> str:
+    """The report as strict JSON: a number that is not defined is null."""
+    return msgspec.json.format(msgspec.json.encode(measured.as_json()), indent=2).decode() + "\n"
+
+
+def as_table(measured: StepReport) -> str:
+    """The report for people: a table of scorers, one of differences, a verdict."""
+    tables = {
+        "scorer": measured.scorers,
+        "model −": measured.differences,
+        "best of n by": measured.best_of_n,
+        "state scores": measured.states,
+    }
+    return "\n".join(
+        [
+            f"{measured.n_traces:,} traces, {measured.n_steps:,} steps with label and score, "
+            f"{measured.n_skipped:,} skipped; base rate {measured.base_rate}",
+            *(_table(title, rows) for title, rows in tables.items() if rows),
+            "Intervals: 95 %, tasks resampled. – : not defined (Brier and ECE need probabilities).",
+            f"Baselines learned from {measured.fitted_on}. A step that scores below "
+            f"{measured.threshold:g} is predicted to be wrong.",
+            verdict(measured),
+            "",
+        ]
+    )
+
+
+def verdict(measured: StepReport) -> str:
+    """One sentence: does the model beat the strongest baseline, by how much, how surely?"""
+    difference = measured.differences[OPPONENT]
+    parts = [
+        _compared(name, difference[metric], STEP_METRICS[metric].higher_is_better)
+        for metric, name in VERDICT.items()
+    ]
+    return f"The model {' and '.join(parts)}."
+
+
+def _compared(name: str, difference: Estimate, higher_is_better: bool) -> str:
+    """An interval that holds 0 decides nothing; gains are positive, whatever the metric's sign."""
+    if math.isnan(difference.low):
+        return f"cannot be compared with {OPPONENT} in {name} (not defined, or no interval)"
+    value, low, high, *_ = difference
+    if not higher_is_better:
+        value, low, high = -value, -high, -low
+    if low > 0:
+        return f"beats {OPPONENT} in {name} by {value:.3f} [{low:.3f}, {high:.3f}]"
+    if high < 0:
+        return f"loses to {OPPONENT} in {name} by {-value:.3f} [{-high:.3f}, {-low:.3f}]"
+    return f"cannot be told from {OPPONENT} in {name} (gain {value:.3f} [{low:.3f}, {high:.3f}])"
+
+
+def _table(title: str, rows: Mapping[str, Estimates]) -> str:
+    first = next(iter(rows.values()))
+    metrics = [metric for metric in HEADINGS if metric in first]
+    table = Table(title, *(HEADINGS[metric] for metric in metrics))
+    for name, estimates in rows.items():
+        # The interval goes below its value: seven columns then fit a screen.
+        cells = [str(estimates[metric]).replace(" [", "\n[") for metric in metrics]
+        table.add_row(name, *cells)
+    page = io.StringIO()
+    Console(file=page, width=PAGE_WIDTH, highlight=False, markup=False).print(table)
+    return page.getvalue().rstrip("\n")

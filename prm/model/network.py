@@ -1,0 +1,384 @@
+"""The step reward model: any Hugging Face backbone with linear read-out heads.
+
+``StepRewardModel`` is a ``PreTrainedModel``; its directory holds all that scoring needs: weights
+(safetensors), the tokenizer, and ``config.json`` with the backbone's config, the rendering version,
+the encoding, the head, the labels it was trained on, the threshold and the calibrators (plain
+numbers). Nothing is pickled and no remote code is run.
+
+Heads. ``binary``: one logit, labels hard or soft in [0, 1], score = sigmoid = P(good).
+``ternary``: three logits for the labels -1, 0, 1 (bad, neutral, good), score = P(good) +
+P(neutral)/2. ``value``: labels in ``value_range``, score in the same range.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, cast
+
+import torch
+from torch import Tensor, nn
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoTokenizer,
+    PretrainedConfig,
+    PreTrainedModel,
+)
+
+from prm.errors import PRMError
+from prm.model.encoding import READOUTS, EncodedSequence, EncodingConfig, Readout, TraceEncoder
+from prm.model.render import RENDERER
+
+Head = Literal["binary", "ternary", "value"]
+MODEL_SCHEMA = "prm-model/1"
+_TERNARY = (-1.0, 0.0, 1.0)
+
+
+class StepRewardConfig(PretrainedConfig):
+    """Everything but the weights. See the module's docstring for the heads."""
+
+    model_type = "step_reward"
+
+    def __init__(
+        self,
+        backbone: dict[str, Any] | None = None,
+        head: Head = "binary",
+        value_range: Sequence[float] = (0.0, 1.0),
+        readouts: Sequence[Readout] = READOUTS,
+        causal: bool = True,
+        encoding: dict[str, int] | None = None,
+        renderer: int = RENDERER,
+        schema: str = MODEL_SCHEMA,
+        labels: dict[str, Any] | None = None,
+        threshold: float = 0.5,
+        calibrators: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.backbone = backbone or {}
+        self.head = head
+        self.value_range = list(value_range)
+        self.readouts = list(readouts)
+        self.causal = causal
+        self.encoding = encoding or asdict(EncodingConfig())
+        self.renderer = renderer
+        self.schema = schema
+        self.labels = labels or {}
+        self.threshold = threshold
+        self.calibrators = calibrators or {}
+
+
+class Batch(NamedTuple):
+    """B sequences padded on the right to L tokens, with R read-outs."""
+
+    input_ids: Tensor
+    """(B, L) token ids."""
+    token_mask: Tensor
+    """(B, L) True = a token of the sequence."""
+    rows: Tensor
+    """(R,) sequence of each read-out."""
+    columns: Tensor
+    """(R,) position of each read-out."""
+    readouts: Tensor
+    """(R,) index into ``READOUTS``."""
+
+
+class StepRewardModel(PreTrainedModel):
+    """Scores the actions and states of traces.
+
+    Use ``StepRewardModel.from_pretrained(directory)`` for a trained model and :func:`from_backbone`
+    to start one; ``prm.Scorer`` scores traces with it.
+    """
+
+    config_class = StepRewardConfig
+    base_model_prefix = "backbone"
+    config: StepRewardConfig
+
+    def __init__(self, config: StepRewardConfig, backbone: PreTrainedModel | None = None) -> None:
+        super().__init__(config)
+        if backbone is None:
+            backbone = AutoModel.from_config(_backbone_config(config.backbone))
+        self.backbone = backbone
+        self.tokenizer: Any = None
+        outputs = len(_TERNARY) if config.head == "ternary" else 1
+        width = backbone.config.hidden_size
+        self.heads = nn.ModuleDict({name: nn.Linear(width, outputs) for name in config.readouts})
+        self.post_init()
+
+    def _init_weights(self, module: nn.Module) -> None:
+        if isinstance(module, nn.Linear) and module in self.heads.values():
+            # Small weights: every score starts near the middle of its range.
+            nn.init.normal_(module.weight, std=0.02)
+            nn.init.zeros_(module.bias)
+
+    @property
+    def encoder(self) -> TraceEncoder:
+        """The encoder that belongs to these weights."""
+        return TraceEncoder(
+            self.tokenizer,
+            EncodingConfig(**self.config.encoding),
+            causal=self.config.causal,
+            readouts=cast("Sequence[Readout]", self.config.readouts),
+        )
+
+    def forward(self, batch: Batch) -> Tensor:
+        """(R, C) logits of the read-outs, at least float32; C is 3 for a ternary head, else 1."""
+        # Right padding is invisible to a causal backbone, which runs faster without a mask.
+        mask = None if self.config.causal else batch.token_mask.long()
+        hidden = self.backbone(input_ids=batch.input_ids, attention_mask=mask).last_hidden_state
+        picked = hidden[batch.rows, batch.columns]
+        width = next(iter(self.heads.values())).out_features
+        # Heads run in float32 or better, whatever the backbone's precision.
+        picked = picked.to(torch.promote_types(picked.dtype, torch.float32))
+        logits = picked.new_zeros((len(picked), cast(int, width)))
+        for number, name in enumerate(READOUTS):
+            if name in self.heads:
+                chosen = batch.readouts == number
+                with torch.autocast(picked.device.type, enabled=False):
+                    head = cast(nn.Linear, self.heads[name])
+                    values = nn.functional.linear(
+                        picked[chosen], head.weight.to(picked.dtype), head.bias.to(picked.dtype)
+                    )
+                logits = logits.index_put((chosen.nonzero(as_tuple=True)[0],), values)
+        return cast(Tensor, logits)
+
+    def fractions(self, logits: Tensor) -> Tensor:
+        """(R, C) logits -> (R,) uncalibrated scores as fractions of the head's range, in [0, 1]."""
+        if self.config.head == "ternary":
+            probs = logits.softmax(-1)
+            return probs[:, 2] + probs[:, 1] / 2
+        return logits[:, 0].sigmoid()
+
+    @property
+    def score_range(self) -> tuple[float, float]:
+        """Lowest and highest score: (0, 1), or the ``value_range`` of a value head."""
+        if self.config.head == "value":
+            return self.config.value_range[0], self.config.value_range[1]
+        return 0.0, 1.0
+
+    @property
+    def label_range(self) -> tuple[float, float]:
+        """Lowest and highest label: (-1, 1) for a ternary head, else as ``score_range``."""
+        return (-1.0, 1.0) if self.config.head == "ternary" else self.score_range
+
+    def collate(self, sequences: Sequence[EncodedSequence]) -> Batch:
+        """Pad on the right; read-outs are in the order of the sequences."""
+        width = max(len(s.input_ids) for s in sequences)
+        pad = self.tokenizer.pad_token_id or 0
+        ids = torch.full((len(sequences), width), pad, dtype=torch.long)
+        mask = torch.zeros((len(sequences), width), dtype=torch.bool)
+        for row, sequence in enumerate(sequences):
+            ids[row, : len(sequence.input_ids)] = torch.tensor(sequence.input_ids)
+            mask[row, : len(sequence.input_ids)] = True
+        rows = [row for row, s in enumerate(sequences) for _ in s.columns]
+        columns = [column for s in sequences for column in s.columns]
+        readouts = [READOUTS.index(name) for s in sequences for name in s.readouts]
+        return Batch(ids, mask, torch.tensor(rows), torch.tensor(columns), torch.tensor(readouts))
+
+    def save_pretrained(  # type: ignore[override]
+        self, save_directory: str | os.PathLike[str], **kwargs: Any
+    ) -> None:
+        """Write weights, config and tokenizer; LoRA adapters are merged into a copy first."""
+        plain = self
+        if hasattr(self.backbone, "merge_and_unload"):
+            plain = copy.deepcopy(self)
+            plain.backbone = cast(Any, plain.backbone).merge_and_unload()
+        PreTrainedModel.save_pretrained(plain, save_directory, **kwargs)
+        if self.tokenizer is not None:
+            self.tokenizer.save_pretrained(save_directory)
+
+    @classmethod
+    def from_pretrained(cls, directory: str | os.PathLike[str], **kwargs: Any) -> StepRewardModel:  # type: ignore[override]
+        """Load a trained model with its tokenizer, in evaluation mode.
+
+        Args:
+            directory: a local directory or a hub id.
+            **kwargs: as for ``transformers.PreTrainedModel.from_pretrained``.
+
+        Raises:
+            PRMError: the directory is no step reward model, or one of a newer version.
+        """
+        config = load_model_config(directory)
+        kwargs.setdefault("dtype", torch.float32)
+        model = super().from_pretrained(directory, config=config, **kwargs)
+        model.tokenizer = _load_tokenizer(str(directory))
+        return cast(StepRewardModel, model.eval())
+
+
+@dataclass(frozen=True)
+class LoraConfig:
+    """Low-rank adapters on every linear layer of the backbone (Hu et al. 2021, via peft)."""
+
+    rank: int = 16
+    alpha: int = 32
+    dropout: float = 0.0
+
+
+@dataclass(frozen=True)
+class DecoderConfig:
+    """The small decoder that is made when no backbone is named."""
+
+    layers: int = 4
+    width: int = 256
+    heads: int = 4
+    vocabulary: int = 4096
+    """Size of the byte-level BPE vocabulary, trained on the training traces."""
+
+
+def from_backbone(
+    backbone: str,
+    *,
+    config: StepRewardConfig,
+    layers: int | None = None,
+    lora: LoraConfig | None = None,
+) -> StepRewardModel:
+    """A step reward model with fresh heads on a pretrained backbone.
+
+    Args:
+        backbone: local directory or hub id of a Hugging Face model, decoder or encoder.
+        config: head, read-outs and encoding; its ``backbone`` and ``causal`` are filled in here.
+        layers: keep only the first layers of the backbone. None = all.
+        lora: train adapters instead of the backbone's weights. The heads are always trained.
+    """
+    backbone_config = _load(AutoConfig, backbone, "model")
+    if layers is not None:
+        if not 1 <= layers <= backbone_config.num_hidden_layers:
+            raise PRMError(
+                f"layers: expected 1 to {backbone_config.num_hidden_layers}, the layers of "
+                f"{backbone}, found {layers}"
+            )
+        backbone_config.num_hidden_layers = layers
+    network = _load(AutoModel, backbone, "model", config=backbone_config, dtype=torch.float32)
+    model = _assemble(network, _load_tokenizer(backbone), config)
+    if lora is not None:
+        model.backbone = _with_lora(model.backbone, lora)
+    return model
+
+
+def from_texts(
+    texts: Sequence[str], *, config: StepRewardConfig, decoder: DecoderConfig
+) -> StepRewardModel:
+    """A small decoder from scratch with a byte-level BPE tokenizer trained on ``texts``."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import LlamaConfig, LlamaModel, PreTrainedTokenizerFast
+
+    bpe = Tokenizer(models.BPE())
+    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    bpe.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=decoder.vocabulary,
+        special_tokens=["<pad>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    bpe.train_from_iterator(texts, trainer)
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=bpe, pad_token="<pad>")
+    network = LlamaModel(
+        LlamaConfig(
+            vocab_size=len(tokenizer),
+            hidden_size=decoder.width,
+            intermediate_size=decoder.width * 8 // 3,
+            num_hidden_layers=decoder.layers,
+            num_attention_heads=decoder.heads,
+            max_position_embeddings=config.encoding["max_length"],
+            pad_token_id=tokenizer.pad_token_id,
+            bos_token_id=None,
+            eos_token_id=None,
+        )
+    )
+    return _assemble(network, tokenizer, config)
+
+
+def load_model_config(directory: str | os.PathLike[str]) -> StepRewardConfig:
+    """The config of a trained model; a clear :class:`PRMError` when this version cannot use it."""
+    path = Path(directory)
+    if path.exists() and not (path / "config.json").is_file():
+        raise PRMError(
+            f"{directory}: expected a directory written by `prm train`, found no config.json in it"
+        )
+    try:
+        values, _ = PretrainedConfig.get_config_dict(directory)
+    except (OSError, ValueError) as error:
+        first = str(error).strip().splitlines()[0]
+        raise PRMError(f"{directory}: cannot read a model there: {first}") from error
+    if values.get("model_type") != StepRewardConfig.model_type:
+        raise PRMError(
+            f"{directory}: expected a step reward model written by `prm train`, found a "
+            f"{values.get('model_type', 'directory without a model_type')!r} model"
+        )
+    for name, ours in (("schema", MODEL_SCHEMA), ("renderer", RENDERER)):
+        if values.get(name) != ours:
+            raise PRMError(
+                f"{directory}: expected {name} {ours!r}, found {values.get(name)!r}: the model was "
+                f"written by another version of prm and would be given text that it was not "
+                f"trained on"
+            )
+    return StepRewardConfig.from_dict(values)
+
+
+def is_causal(backbone: PreTrainedModel, vocabulary: int) -> bool:
+    """Whether the backbone's states depend on earlier tokens only: tried, not looked up."""
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(0, vocabulary, (2, 12), generator=generator)
+    ids[1, :8] = ids[0, :8]
+    training = backbone.training
+    with torch.no_grad():
+        hidden = backbone.eval()(
+            input_ids=ids, attention_mask=torch.ones_like(ids)
+        ).last_hidden_state.float()
+    backbone.train(training)
+    return bool(torch.allclose(hidden[0, :8], hidden[1, :8], atol=1e-4))
+
+
+def _assemble(
+    network: PreTrainedModel, tokenizer: Any, config: StepRewardConfig
+) -> StepRewardModel:
+    config.backbone = network.config.to_dict()
+    config.causal = is_causal(network, min(len(tokenizer), network.config.vocab_size))
+    longest = getattr(network.config, "max_position_embeddings", None)
+    if longest is not None and config.encoding["max_length"] > longest:
+        raise PRMError(
+            f"encoding: max_length {config.encoding['max_length']} is above the {longest} tokens "
+            f"that the backbone can read"
+        )
+    model = StepRewardModel(config, network)
+    model.tokenizer = tokenizer
+    model.train()
+    return model
+
+
+def _backbone_config(values: dict[str, Any]) -> PretrainedConfig:
+    values = dict(values)
+    return AutoConfig.for_model(values.pop("model_type"), **values)
+
+
+def _with_lora(backbone: PreTrainedModel, lora: LoraConfig) -> PreTrainedModel:
+    try:
+        import peft
+    except ImportError as error:
+        raise PRMError(
+            "lora needs peft: install it with `pip install 'stepwise-prm[lora]'`"
+        ) from error
+    adapter = peft.LoraConfig(
+        r=lora.rank,
+        lora_alpha=lora.alpha,
+        lora_dropout=lora.dropout,
+        target_modules="all-linear",
+    )
+    return cast(PreTrainedModel, peft.get_peft_model(backbone, adapter))
+
+
+def _load_tokenizer(directory: str) -> Any:
+    return _load(AutoTokenizer, directory, "tokenizer")
+
+
+def _load(auto: Any, name: str, what: str, **kwargs: Any) -> Any:
+    try:
+        return auto.from_pretrained(name, trust_remote_code=False, **kwargs)
+    except (OSError, ValueError) as error:
+        first = str(error).strip().splitlines()[0]
+        raise PRMError(f"{name}: cannot load a {what} from it: {first}") from error

@@ -1,0 +1,59 @@
+"""``prm score``: score every step of traces, offline."""
+
+from __future__ import annotations
+
+import sys
+
+from prm.data.atomic import check_output
+from prm.data.diagnostics import Diagnostics
+from prm.data.files import read_traces, write_traces
+from prm.data.sources import expand
+from prm.errors import PRMError
+
+
+def score(
+    traces: list[str],
+    /,
+    *,
+    model: str,
+    out: str | None = None,
+    name: str = "prm",
+    batch_tokens: int = 16384,
+    device: str | None = None,
+) -> None:
+    """Score every action and state of traces with a trained step reward model.
+
+    Args:
+        traces: trace files of any known format.
+        model: directory written by `prm train`, or a hub id of such a model.
+        out: where the scored traces go, by suffix .jsonl, .jsonl.gz, .jsonl.zst or .parquet;
+            stdout when not given.
+        name: key of the scores in the records.
+        batch_tokens: most tokens in a batch, padding included; bounds the memory.
+        device: torch device, e.g. cpu or cuda; the first GPU where there is one when not given.
+    """
+    import torch
+
+    from prm.model.network import StepRewardModel
+    from prm.scoring.scorer import Scorer
+
+    loaded = StepRewardModel.from_pretrained(model)
+    if batch_tokens < loaded.config.encoding["max_length"]:
+        raise PRMError(
+            f"--batch-tokens {batch_tokens} is below the model's max_length "
+            f"{loaded.config.encoding['max_length']}: its longest sequence must fit in a batch"
+        )
+    where = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        loaded = loaded.to(where)  # type: ignore[arg-type]
+    except RuntimeError as error:
+        raise PRMError(f"--device {where}: {str(error).splitlines()[0]}") from error
+    if out is not None:
+        check_output(out, expand(traces)[0])
+    scorer = Scorer(loaded, name=name, batch_tokens=batch_tokens)
+    diagnostics = Diagnostics()
+    written = write_traces(scorer.score(read_traces(traces, diagnostics=diagnostics)), out)
+    if diagnostics.tallies:
+        print(diagnostics.table(), file=sys.stderr)
+    cut = "".join(f", {what} cut {n}" for what, n in sorted(scorer.cut.items()))
+    print(f"scored {written} traces{cut}", file=sys.stderr)

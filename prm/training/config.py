@@ -1,0 +1,106 @@
+"""The configuration of ``prm train``: every option with its text, in one place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from prm.errors import PRMError
+from prm.model.calibration import Calibration
+from prm.model.encoding import EncodingConfig
+from prm.model.network import DecoderConfig, Head, LoraConfig
+
+
+@dataclass(frozen=True)
+class OptimizerConfig:
+    """AdamW with linear warm-up and cosine decay to zero."""
+
+    learning_rate: float = 3e-4
+    """Peak learning rate."""
+    weight_decay: float = 0.01
+    """Decoupled weight decay; norms and biases are not decayed."""
+    warmup: float = 0.05
+    """Fraction of the optimizer steps in which the learning rate rises from zero."""
+    beta2: float = 0.98
+    """AdamW's second-moment decay."""
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """Train a step reward model on annotated traces.
+
+    Writes to ``out``: the model (weights, tokenizer, config with calibrators and threshold),
+    ``train.yaml`` (the resolved options), ``metrics.json`` (validation metrics by epoch) and
+    ``checkpoints/`` (what ``--resume`` needs).
+    """
+
+    data: list[str]
+    """Trace files of the training tasks (anything that `prm convert` reads)."""
+    out: str
+    """Directory to write; must be new or empty unless --resume is given."""
+    label: str | None = None
+    """Name of the step label for the action read-out, e.g. executed. None = no action read-out."""
+    state_label: str | None = None
+    """Name of the state label for the state read-out, e.g. outcome. None = no state read-out."""
+    validation: list[str] | None = None
+    """Trace files of held-out tasks. None = hold out --validation-fraction of the tasks."""
+    validation_fraction: float = 0.1
+    """Share of the tasks held out for validation and calibration when --validation is not given."""
+    positive_at: float | None = None
+    """Turn labels into 1 (>= this) and 0 (below). None = keep them as they are."""
+    head: Head = "binary"
+    """binary: labels in [0, 1]. ternary: labels -1, 0, 1. value: labels in --value-range."""
+    value_range: tuple[float, float] = (0.0, 1.0)
+    """Lowest and highest label of a value head."""
+    backbone: str | None = None
+    """Local directory or hub id of a Hugging Face model. None = a small decoder from scratch."""
+    layers: int | None = None
+    """Keep only the first layers of the backbone. None = all."""
+    lora: LoraConfig | None = None
+    """Train low-rank adapters instead of all weights of the backbone."""
+    decoder: DecoderConfig = field(default_factory=DecoderConfig)
+    """The decoder made when no backbone is named."""
+    encoding: EncodingConfig = field(default_factory=EncodingConfig)
+    """Token limits of tasks, actions, observations and sequences."""
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    """Learning rate and its schedule."""
+    batch_tokens: int = 8192
+    """Most tokens in a micro-batch, padding included."""
+    gradient_checkpointing: bool = False
+    """Recompute activations in the backward pass: less memory, more time."""
+    calibration: Calibration = "isotonic"
+    """How scores are calibrated on the validation tasks."""
+    keep: Literal["best", "last"] = "best"
+    """Which epoch's weights become the model: the best validation score or the last."""
+    trainer: dict[str, Any] = field(default_factory=dict)
+    """Arguments of lightning.Trainer: max_epochs, accumulate_grad_batches, precision, devices,
+    strategy, gradient_clip_val, …; callbacks and logger as {class_path, init_args}."""
+    seed: int = 0
+    """Seed of the split, the initial weights and the order of the batches."""
+    resume: bool = False
+    """Continue an interrupted training in --out from its last finished epoch."""
+
+    def __post_init__(self) -> None:
+        if self.label is None and self.state_label is None:
+            raise PRMError("train: give --label, --state-label or both: there is nothing to learn")
+        if self.head == "value" and not self.value_range[0] < self.value_range[1]:
+            raise PRMError(
+                f"train: --value-range must rise, found {self.value_range[0]:g} to "
+                f"{self.value_range[1]:g}"
+            )
+        if self.positive_at is not None and self.head != "binary":
+            raise PRMError(
+                f"train: --positive-at makes binary labels, which a {self.head} head cannot use"
+            )
+        if self.backbone is None and (self.lora is not None or self.layers is not None):
+            raise PRMError("train: --lora and --layers need a --backbone")
+        if self.validation is None and not 0 < self.validation_fraction < 1:
+            raise PRMError(
+                f"train: --validation-fraction must lie between 0 and 1, found "
+                f"{self.validation_fraction:g}"
+            )
+        if self.batch_tokens < self.encoding.max_length:
+            raise PRMError(
+                f"train: --batch-tokens {self.batch_tokens} is below encoding.max_length "
+                f"{self.encoding.max_length}: the longest sequence must fit in a batch"
+            )

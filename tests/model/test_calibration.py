@@ -1,0 +1,58 @@
+"""Calibrated scores mean what they say, and keep the order of the raw ones."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from prm.errors import PRMError
+from prm.model.calibration import calibrate, fit_calibrator
+
+
+def overconfident(size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Scores whose logits are three times too large, with their outcomes."""
+    rng = np.random.default_rng(0)
+    logit = rng.normal(size=size)
+    outcome = rng.random(size) < 1 / (1 + np.exp(-logit))
+    return 1 / (1 + np.exp(-3 * logit)), outcome.astype(float)
+
+
+def test_platt_finds_the_temperature() -> None:
+    scores, outcomes = overconfident(40_000)
+    fitted = fit_calibrator(scores, outcomes, "platt")
+    assert fitted["slope"] == pytest.approx(1 / 3, abs=0.02)
+    assert fitted["intercept"] == pytest.approx(0, abs=0.03)
+
+
+@pytest.mark.parametrize("method", ["isotonic", "platt"])
+def test_calibration_mends_the_brier_score_and_keeps_the_order(method: str) -> None:
+    scores, outcomes = overconfident(20_000)
+    fitted = fit_calibrator(scores[:10_000], outcomes[:10_000], method)
+    fresh = calibrate(scores[10_000:], fitted)
+    before = np.mean((scores[10_000:] - outcomes[10_000:]) ** 2)
+    assert np.mean((fresh - outcomes[10_000:]) ** 2) < before - 0.01
+    assert (np.diff(fresh[np.argsort(scores[10_000:])]) >= 0).all()
+    assert abs(fresh.mean() - outcomes[10_000:].mean()) < 0.02
+
+
+@pytest.mark.parametrize("method", ["isotonic", "platt"])
+def test_a_soft_label_counts_as_its_parts(method: str) -> None:
+    scores = np.linspace(0.05, 0.95, 19)
+    soft = fit_calibrator(scores, np.full(19, 0.25), method)
+    np.testing.assert_allclose(calibrate(scores, soft), 0.25, atol=1e-4)
+
+
+@pytest.mark.parametrize("method", ["isotonic", "platt", "none"])
+def test_a_calibrator_is_json_and_passes_nan(method: str) -> None:
+    scores, outcomes = overconfident(500)
+    fitted = fit_calibrator(scores, outcomes, method)
+    again = json.loads(json.dumps(fitted))
+    np.testing.assert_array_equal(calibrate(scores, again), calibrate(scores, fitted))
+    assert np.isnan(calibrate(np.array([np.nan, 0.5]), fitted)).tolist() == [True, False]
+
+
+def test_platt_refuses_labels_of_one_class() -> None:
+    with pytest.raises(PRMError, match="all 3 held-out labels are 1"):
+        fit_calibrator(np.array([0.2, 0.4, 0.9]), np.ones(3), "platt")
