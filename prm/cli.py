@@ -13,9 +13,10 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import inspect
+import json
 import os
 import sys
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, get_type_hints
 
 from prm.errors import PRMError
@@ -30,6 +31,7 @@ class Command(NamedTuple):
 
 COMMANDS = {
     "convert": Command("prm.data.convert:convert", "read any trace format, write trace records"),
+    "split": Command("prm.data.split:split", "split traces by task"),
     "label": Command("prm.data.labels:label", "annotate the steps of traces"),
     "generate": Command("prm.rl.generate:generate", "write the traces of an embedded environment"),
     "train": Command("prm.training.train:train", "train a step reward model"),
@@ -108,7 +110,7 @@ def _parse(
     if configured:
         (config,) = configured
         parser.add_class_arguments(config, None, sub_configs=True)
-        parsed = _values(parser, arguments)
+        parsed = _values(parser, arguments, get_type_hints(config))
         return run, ([config(**{f.name: parsed[f.name] for f in dataclasses.fields(config)})], {})
 
     positional = [p.name for p in parameters if p.kind is p.POSITIONAL_ONLY]
@@ -116,20 +118,35 @@ def _parse(
         many = hints[parameter] == list[str]
         parser.add_argument(parameter, type=str, nargs="+" if many else None)
     parser.add_function_arguments(run, skip=set(positional), sub_configs=True)
-    flags = {p.name for p in parameters if hints[p.name] is bool}
-    parsed = _values(parser, arguments, flags)
+    parsed = _values(parser, arguments, hints)
     keywords = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
     return run, ([parsed[p] for p in positional], {k: parsed[k] for k in keywords})
 
 
-def _values(parser: Any, arguments: list[str], flags: Set[str] = frozenset()) -> Any:
-    """The parsed options; ``--max-length`` is ``--max_length``, a bare ``--json`` is true."""
-    spelled = []
-    for argument, after in zip(arguments, [*arguments[1:], "--"], strict=True):
-        option, equals, value = argument.partition("=")
-        if option.startswith("--"):
-            option = "--" + option[2:].replace("-", "_")
-            if option[2:] in flags and not equals and after.lower() not in ("true", "false"):
-                equals, value = "=", "true"
-        spelled.append(option + equals + value)
+def _values(parser: Any, arguments: list[str], hints: Mapping[str, Any]) -> Any:
+    """Parse, with the short forms that people expect of a command line.
+
+    ``--max-length`` is ``--max_length``; a bare ``--json`` is true; an option of type ``list[str]``
+    takes one value as it is, or several as ``[a, b]``.
+    """
+    flags = {name for name, hint in hints.items() if hint is bool}
+    lists = {name for name, hint in hints.items() if hint in (list[str], list[str] | None)}
+    spelled: list[str] = []
+    for argument in arguments:
+        name, equals, value = argument.partition("=")
+        before = spelled[-1] if spelled else ""
+        if name.startswith("--"):
+            if before[2:] in flags:
+                spelled[-1] += "=true"
+            name = "--" + name[2:].replace("-", "_")
+            if equals and name[2:] in lists and not value.startswith("["):
+                value = json.dumps([value])
+            argument = name + equals + value
+        elif before.startswith("--") and before[2:] in lists and not argument.startswith("["):
+            argument = json.dumps([argument])
+        elif before[2:] in flags and argument not in ("true", "false"):
+            spelled[-1] += "=true"
+        spelled.append(argument)
+    if spelled and spelled[-1].startswith("--") and spelled[-1][2:] in flags:
+        spelled[-1] += "=true"
     return parser.instantiate(parser.parse_args(spelled))

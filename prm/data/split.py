@@ -9,8 +9,13 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 
+from prm.data.convert import counted, report
+from prm.data.diagnostics import Diagnostics
+from prm.data.files import read_traces, write_traces
 from prm.data.trace import Trace
 from prm.errors import PRMError
 
@@ -48,3 +53,39 @@ def split_by_task(
     for trace in traces:
         sides[task_side(trace.task_id, fractions, seed)].append(trace)
     return sides
+
+
+def split(
+    src: list[str],
+    /,
+    *,
+    out: str,
+    fractions: dict[str, float] = TRAIN_VALIDATION_TEST,
+    seed: int = 0,
+    suffix: str = ".jsonl.gz",
+) -> None:
+    """Split traces by task into files OUT/{side}{suffix}; no task is on two sides.
+
+    The side of a task depends on its id and the seed alone, so files that are split apart agree.
+
+    Args:
+        src: Files, folders, globs or saved datasets; - is standard input.
+        out: Folder to write to; it is made if it is not there.
+        fractions: Shares of the sides, e.g. '{train: 0.8, test: 0.2}'.
+        seed: Another seed is another split.
+        suffix: .jsonl, .jsonl.gz, .jsonl.zst or .parquet.
+    """
+    folder = Path(out)
+    targets = {side: folder / f"{side}{suffix}" for side in fractions}
+    taken = [path for path in targets.values() if path.exists()]
+    if taken:
+        raise PRMError(f"{taken[0]}: is there already, and a split never overwrites one")
+    diagnostics, totals = Diagnostics(), Counter[str]()
+    traces = counted(
+        read_traces(src, unique_ids=True, diagnostics=diagnostics), totals, diagnostics
+    )
+    sides = split_by_task(traces, fractions, seed)
+    folder.mkdir(parents=True, exist_ok=True)
+    for side, path in targets.items():
+        write_traces(sides[side], path)
+    report(totals, diagnostics)

@@ -48,7 +48,7 @@ def evaluate_steps(
     *,
     label: str,
     score: str = "prm",
-    train: str | None = None,
+    train: list[str] | None = None,
     positive_at: float = 1.0,
     rank_label: str | None = None,
     state_label: str | None = None,
@@ -69,11 +69,11 @@ def evaluate_steps(
         scored: Files of traces with labels and scores.
         label: Name of the step label.
         score: Name of the step score.
-        train: File of labelled traces of other tasks, to fit the baselines on.
+        train: Files of labelled traces of other tasks, to fit the baselines on.
         positive_at: A step is positive (right) when its label is at least this.
         rank_label: Name of a soft step label to correlate the ranks with, such as an exact Q.
         state_label: Name of a state label, to measure state read-outs too.
-        state_score: Name of the state score that goes with it.
+        state_score: Name of the state score; that of --score if not given.
         threshold: A step that scores lower is predicted to be wrong; 0.5 if not given, which only
             probabilities allow.
         soft_brier: Whether the Brier score uses the label itself, in [0, 1], not positive or not.
@@ -83,10 +83,10 @@ def evaluate_steps(
         out: File for the result instead of stdout.
     """
     if out is not None:
-        check_output(out, [*scored, *([train] if train is not None else [])])
+        check_output(out, [*scored, *(train or [])])
     measured = step_report(
         _read(scored),
-        None if train is None else _read([train]),
+        None if train is None else _read(train),
         label=label,
         score=score,
         positive_at=positive_at,

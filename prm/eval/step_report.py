@@ -160,7 +160,9 @@ def step_report(
         | {name: measure(values, baseline_cut) for name, values in baselines.items()}
     )
     choices = resampled(_choices(traces, rows, scores, probable))
-    states = resampled(_state_measures(traces, rows, state_label, state_score, positive_at))
+    states = resampled(
+        _state_measures(traces, rows, state_label, state_score or score, positive_at)
+    )
     return StepReport(
         n_traces=len(traces),
         n_steps=int(used.sum()),
@@ -228,14 +230,12 @@ def _state_measures(
     traces: Sequence[Trace],
     rows: Rows,
     state_label: str | None,
-    state_score: str | None,
+    state_score: str,
     positive_at: float,
 ) -> dict[str, Measure]:
     """State scores and the best constant, against state labels; soft where they are in [0, 1]."""
-    if state_label is None and state_score is None:
+    if state_label is None:
         return {}
-    if state_label is None or state_score is None:
-        raise PRMError("state read-outs need both --state-label and --state-score")
     labels = state_column(traces, "labels", state_label)
     scores = state_column(traces, "scores", state_score)
     task = np.repeat(rows.trace_task, [trace.n_steps + 1 for trace in traces])

@@ -205,7 +205,10 @@ class StepRewardModel(PreTrainedModel):
         config = load_model_config(directory)
         kwargs.setdefault("dtype", torch.float32)
         model = super().from_pretrained(directory, config=config, **kwargs)
-        model.tokenizer = _load_tokenizer(str(directory))
+        # The backbone's config tells which kind of tokenizer lies there.
+        model.tokenizer = _load(
+            AutoTokenizer, str(directory), "tokenizer", config=_backbone_config(config.backbone)
+        )
         return cast(StepRewardModel, model.eval())
 
 
@@ -234,7 +237,9 @@ def from_backbone(
     *,
     config: StepRewardConfig,
     layers: int | None = None,
+    dropout: float | None = None,
     lora: LoraConfig | None = None,
+    activation_checkpointing: bool = False,
 ) -> StepRewardModel:
     """A step reward model with fresh heads on a pretrained backbone.
 
@@ -242,7 +247,9 @@ def from_backbone(
         backbone: local directory or hub id of a Hugging Face model, decoder or encoder.
         config: head, read-outs and encoding; its ``backbone`` and ``causal`` are filled in here.
         layers: keep only the first layers of the backbone. None = all.
+        dropout: dropout of every layer of the backbone while training. None = its own.
         lora: train adapters instead of the backbone's weights. The heads are always trained.
+        activation_checkpointing: recompute activations in the backward pass.
     """
     backbone_config = _load(AutoConfig, backbone, "model")
     if layers is not None:
@@ -252,8 +259,15 @@ def from_backbone(
                 f"{backbone}, found {layers}"
             )
         backbone_config.num_hidden_layers = layers
+    if dropout is not None:
+        for name, value in backbone_config.to_dict().items():
+            # Every architecture has names of its own: attention_dropout, resid_pdrop, …
+            if isinstance(value, float) and ("dropout" in name or "pdrop" in name):
+                setattr(backbone_config, name, dropout)
     network = _load(AutoModel, backbone, "model", config=backbone_config, dtype=torch.float32)
-    model = _assemble(network, _load_tokenizer(backbone), config)
+    if activation_checkpointing:
+        network.activation_checkpointing_enable()
+    model = _assemble(network, _load(AutoTokenizer, backbone, "tokenizer"), config)
     if lora is not None:
         model.backbone = _with_lora(model.backbone, lora)
     return model
@@ -370,10 +384,6 @@ def _with_lora(backbone: PreTrainedModel, lora: LoraConfig) -> PreTrainedModel:
         target_modules="all-linear",
     )
     return cast(PreTrainedModel, peft.get_peft_model(backbone, adapter))
-
-
-def _load_tokenizer(directory: str) -> Any:
-    return _load(AutoTokenizer, directory, "tokenizer")
 
 
 def _load(auto: Any, name: str, what: str, **kwargs: Any) -> Any:

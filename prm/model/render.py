@@ -18,8 +18,8 @@ from typing import Any
 from prm.data.trace import Message, StepWindow, Trace, text_of, tool_calls
 
 RENDERER = 1
-ACTION_MARKER = "\n=>"
-STATE_MARKER = "\n=="
+ACTION_MARKER = " =>"
+STATE_MARKER = " =="
 CUT_MARKER = " [...] "
 
 _GIVEN = {"system": "System", "developer": "System", "user": "User", "assistant": "Assistant"}
@@ -32,22 +32,22 @@ def render_task(trace: Trace) -> list[str]:
     if trace.tools:
         segments.append("Tools:" + "".join(f"\n{_tool(tool)}" for tool in trace.tools))
     segments += [_given(message) for message in trace.prompt()]
-    return segments
+    return segments[:1] + ["\n" + segment for segment in segments[1:]]
 
 
 def render_action(window: StepWindow) -> str:
-    """The action of a step: its number, reasoning and text, then one line for each tool call.
+    """The action of a step: its number, its reasoning and text, then a line for each tool call.
 
     >>> call = {"function": {"name": "read", "arguments": '{"record":"r1"}'}}
     >>> message = {"role": "assistant", "content": None, "tool_calls": [call]}
     >>> render_action(StepWindow(0, message, ()))
-    '\\n[1]\\nread({"record":"r1"})'
+    '\\n[1] read({"record":"r1"})'
     """
     message = window.action
     parts = [str(message[key]) for key in _REASONING if message.get(key)]
     parts += [text_of(message[key]) for key in ("content", "refusal") if message.get(key)]
-    parts += ["\n" + _call(call) for call in tool_calls(message)]
-    return f"\n[{window.index + 1}] ".rstrip(" ") + " ".join(["", *parts]).replace(" \n", "\n")
+    calls = "\n".join(_call(call) for call in tool_calls(message))
+    return f"\n[{window.index + 1}] " + " ".join([*parts, *([calls] if calls else [])])
 
 
 def render_observations(window: StepWindow) -> list[str]:
@@ -63,7 +63,7 @@ def render_observations(window: StepWindow) -> list[str]:
 def _given(message: Message) -> str:
     role = _GIVEN.get(message["role"], "Result")
     calls = "".join("\n" + _call(call) for call in tool_calls(message))
-    return f"{role}: {text_of(message.get('content'))}{calls}\n"
+    return f"{role}: {text_of(message.get('content'))}{calls}"
 
 
 def _call(call: Mapping[str, Any]) -> str:

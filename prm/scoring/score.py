@@ -33,10 +33,12 @@ def score(
         device: torch device, e.g. cpu or cuda; the first GPU where there is one when not given.
     """
     import torch
+    from transformers.utils.logging import disable_progress_bar
 
     from prm.model.network import StepRewardModel
     from prm.scoring.scorer import Scorer
 
+    disable_progress_bar()
     loaded = StepRewardModel.from_pretrained(model)
     if batch_tokens < loaded.config.encoding["max_length"]:
         raise PRMError(

@@ -122,16 +122,37 @@ def for_ranks(batches: list[list[int]], ranks: int) -> list[list[int]]:
 
 
 class EpochBatches:
-    """The batch sampler: its order depends on the seed and the epoch alone."""
+    """The batch sampler: what it draws depends on the seed and the epoch alone.
 
-    def __init__(self, lengths: Sequence[int], budget: int, seed: int) -> None:
-        self.lengths, self.budget, self.seed = lengths, budget, seed
+    Args:
+        lengths: (M,) tokens of each example.
+        budget: most tokens in a batch, padding included.
+        seed: of the order, and of the choice of optional examples.
+        optional: (M,) True = an epoch uses the example with probability ``share`` only.
+        share: see ``optional``.
+    """
+
+    def __init__(
+        self,
+        lengths: Sequence[int],
+        budget: int,
+        seed: int,
+        *,
+        optional: Sequence[bool] | None = None,
+        share: float = 1.0,
+    ) -> None:
+        self.lengths = np.array(lengths, dtype=np.int64)
+        self.optional = np.zeros(len(lengths), bool) if optional is None else np.array(optional)
+        self.budget, self.seed, self.share = budget, seed, share
         self.epoch, self.rank, self.ranks = 0, 0, 1
 
     def plan(self, epoch: int) -> list[list[int]]:
         """The batches of an epoch, all ranks together."""
         rng = np.random.default_rng([self.seed, epoch])
-        return for_ranks(batch_plan(self.lengths, self.budget, rng), self.ranks)
+        drawn = rng.random(len(self.lengths)) < self.share
+        used = np.flatnonzero(~self.optional | drawn)
+        batches = batch_plan(self.lengths[used].tolist(), self.budget, rng)
+        return for_ranks([used[batch].tolist() for batch in batches], self.ranks)
 
     def __iter__(self) -> Iterator[list[int]]:
         return iter(self.plan(self.epoch)[self.rank :: self.ranks])
@@ -144,12 +165,25 @@ class StepRewardData(L.LightningDataModule):
     """Examples of the training tasks, in batches of at most ``batch_tokens`` tokens."""
 
     def __init__(
-        self, examples: list[Example], model: StepRewardModel, *, batch_tokens: int, seed: int
+        self,
+        examples: list[Example],
+        model: StepRewardModel,
+        *,
+        batch_tokens: int,
+        seed: int,
+        negatives: float = 1.0,
     ) -> None:
         super().__init__()
-        self.examples, self.model = examples, model
+        self.model = model
+        bad = [not any(label >= 0.5 for label in example.labels) for example in examples]
+        self.examples = [
+            example._replace(weights=[weight / negatives for weight in example.weights])
+            if is_bad
+            else example
+            for example, is_bad in zip(examples, bad, strict=True)
+        ]
         lengths = [len(example.sequence.input_ids) for example in examples]
-        self.batches = EpochBatches(lengths, batch_tokens, seed)
+        self.batches = EpochBatches(lengths, batch_tokens, seed, optional=bad, share=negatives)
 
     def train_dataloader(self) -> DataLoader[TrainingBatch]:
         """Called anew each epoch (``reload_dataloaders_every_n_epochs=1``)."""

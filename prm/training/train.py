@@ -22,6 +22,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.cli import instantiate_class
 from lightning.pytorch.trainer.states import TrainerStatus
 from numpy.typing import NDArray
+from transformers.utils.logging import disable_progress_bar
 
 from prm.data.files import read_traces
 from prm.data.split import split_by_task
@@ -30,7 +31,13 @@ from prm.errors import PRMError
 from prm.model.calibration import calibrate, fit_calibrator
 from prm.model.encoding import Readout
 from prm.model.network import StepRewardConfig, StepRewardModel, from_backbone, from_texts
-from prm.model.render import render_action, render_observations, render_task
+from prm.model.render import (
+    ACTION_MARKER,
+    STATE_MARKER,
+    render_action,
+    render_observations,
+    render_task,
+)
 from prm.training.config import TrainConfig
 from prm.training.data import StepRewardData, make_examples, training_labels
 from prm.training.module import HeldOut, StepRewardModule, trainable
@@ -47,6 +54,7 @@ def train(config: TrainConfig) -> None:
     out = _prepare(config)
     L.seed_everything(config.seed, verbose=False)
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
+    disable_progress_bar()
     training, held_out = _splits(config)
     _need_labels(training, config, "training")
     _need_labels(held_out, config, "validation")
@@ -54,7 +62,13 @@ def train(config: TrainConfig) -> None:
     encoder = model.encoder
     examples, counts = make_examples(training, encoder, config, labelled_only=True)
     _report(model, counts, held_out)
-    data = StepRewardData(examples, model, batch_tokens=config.batch_tokens, seed=config.seed)
+    data = StepRewardData(
+        examples,
+        model,
+        batch_tokens=config.batch_tokens,
+        seed=config.seed,
+        negatives=config.negatives,
+    )
     module = StepRewardModule(
         model,
         config.optimizer,
@@ -154,10 +168,13 @@ def _initial_model(config: TrainConfig, traces: Sequence[Trace]) -> StepRewardMo
         model = from_texts(_texts(traces), config=settings, decoder=config.decoder)
     else:
         model = from_backbone(
-            config.backbone, config=settings, layers=config.layers, lora=config.lora
+            config.backbone,
+            config=settings,
+            layers=config.layers,
+            dropout=config.dropout,
+            lora=config.lora,
+            activation_checkpointing=config.activation_checkpointing,
         )
-    if config.gradient_checkpointing:
-        model.backbone.gradient_checkpointing_enable()
     return model
 
 
@@ -166,7 +183,8 @@ def _texts(traces: Sequence[Trace]) -> list[str]:
     for trace in traces:
         texts += render_task(trace)
         for window in trace.windows():
-            texts += [render_action(window), *render_observations(window)]
+            texts += [render_action(window), ACTION_MARKER]
+            texts += [*render_observations(window), STATE_MARKER]
     return texts
 
 

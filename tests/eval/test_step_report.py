@@ -213,7 +213,10 @@ def test_no_choice_to_make_is_not_reported(traces: list[Trace]) -> None:
         ),
         ({"score": "x"}, "no step of the traces has a score 'x'; other step scores are: prm"),
         ({"rank_label": "q"}, "no step of the traces has a label 'q'"),
-        ({"state_label": "value"}, "need both --state-label and --state-score"),
+        (
+            {"state_label": "value"},
+            "no state of the traces has a score 'prm'; other state scores are: v",
+        ),
         (
             {"state_label": "q", "state_score": "v"},
             "no state of the traces has a label 'q'; other state labels are: value",

@@ -146,6 +146,40 @@ def test_lora_trains_adapters_and_heads_and_merges_on_saving(
     np.testing.assert_array_equal(again.actions, before.actions)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_without_dropout_training_mode_changes_no_output(
+    backbones: dict[str, str], kind: str
+) -> None:
+    batch_of = torch.arange(4, 40)[None]
+    for dropout, same in ((0.5, False), (0.0, True)):
+        model = from_backbone(
+            backbones[kind], config=StepRewardConfig(encoding=LENGTHS), dropout=dropout
+        )
+        outputs = [model.backbone(input_ids=batch_of).last_hidden_state for _ in range(2)]
+        assert torch.equal(*outputs) is same
+
+
+@pytest.mark.parametrize("lora", [None, LoraConfig(rank=2)])
+def test_activation_checkpointing_changes_no_gradient(
+    backbones: dict[str, str], make_trace: MakeTrace, lora: LoraConfig | None
+) -> None:
+    gradients = []
+    for checkpointing in (False, True):
+        torch.manual_seed(0)
+        model = from_backbone(
+            backbones["llama"],
+            config=StepRewardConfig(encoding=LENGTHS),
+            lora=lora,
+            activation_checkpointing=checkpointing,
+        )
+        batch = model.collate(model.encoder.encode(make_trace(5)).sequences)
+        model(batch).square().sum().backward()
+        gradients.append({n: p.grad for n, p in model.named_parameters() if p.requires_grad})
+    assert any("lora_B" in name for name in gradients[0]) is (lora is not None)
+    for name, gradient in gradients[0].items():
+        torch.testing.assert_close(gradients[1][name], gradient)
+
+
 def test_layers_keeps_the_first_layers(backbones: dict[str, str]) -> None:
     whole, part = make(backbones["llama"]), None
     part = from_backbone(backbones["llama"], config=StepRewardConfig(encoding=LENGTHS), layers=1)

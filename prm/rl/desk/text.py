@@ -130,7 +130,9 @@ def read_prompt(messages: list[Message]) -> Question:
     return Question(match[2], match[3], tuple(reversed(backwards)), field)
 
 
-def call_message(call: Call, content: str | None = None, *, spaced: bool = False) -> Message:
+def call_message(
+    call: Call, content: str | None = None, *, spaced: bool = False, id: str = "call_0"
+) -> Message:
     """The assistant message that makes ``call``; ``spaced`` writes a blank after the colon.
 
     >>> call_message(Call("read", "r17"))["tool_calls"][0]["function"]
@@ -139,7 +141,7 @@ def call_message(call: Call, content: str | None = None, *, spaced: bool = False
     pair = msgspec.json.encode({ARGUMENT[call.tool]: call.argument}).decode()
     arguments = pair.replace('":"', '": "', 1) if spaced else pair
     function = {"name": call.tool, "arguments": arguments}
-    tool_call = {"id": "c1", "type": "function", "function": function}
+    tool_call = {"id": id, "type": "function", "function": function}
     return {"role": "assistant", "content": content, "tool_calls": [tool_call]}
 
 

@@ -58,6 +58,7 @@ class Speaker:
         self.voice = names[rng.integers(len(names))]
         self._spaced = bool(rng.integers(2))
         self._rng = rng
+        self._said = 0
 
     def say(self, move: Move) -> Message:
         """The assistant message of a move."""
@@ -66,7 +67,9 @@ class Speaker:
         if templates is not None:
             wordings = templates[move.call.tool]
             content = wordings[self._rng.integers(len(wordings))].format(move.call.argument)
-        message = call_message(move.call, content, spaced=self._spaced)
+        id = f"call_{self._said}"
+        message = call_message(move.call, content, spaced=self._spaced, id=id)
+        self._said += 1
         return message if move.fault is None else _spoil(message, move.fault)
 
 
@@ -83,5 +86,5 @@ def _spoil(message: Message, fault: Fault) -> Message:
     elif fault == "wrong_argument":
         function["arguments"] = '{"id":' + function["arguments"].split(":", 1)[1]
     else:
-        calls.append({**call, "id": "c2"})
+        calls.append({**call, "id": f"{call['id']}b"})
     return {**message, "tool_calls": calls}
