@@ -22,6 +22,32 @@ from prm.errors import PRMError
 TRAIN_VALIDATION_TEST = {"train": 0.8, "validation": 0.1, "test": 0.1}
 
 
+def task_hash(task_id: str, seed: int = 0) -> float:
+    """A number in [0, 1) for a task, as good as random, the same everywhere."""
+    digest = hashlib.sha256(f"{seed}\0{task_id}".encode(errors="surrogatepass")).digest()
+    return int.from_bytes(digest[:8]) / 2**64
+
+
+def hold_out(
+    traces: Iterable[Trace], fraction: float, seed: int = 0
+) -> tuple[list[Trace], list[Trace]]:
+    """(kept, held out): the share ``fraction`` of the tasks, rounded, at least one, held out.
+
+    Exact in size, so it suits few tasks; but adding a task may move another, unlike
+    :func:`split_by_task`. Raises :class:`PRMError` for fewer than two tasks.
+    """
+    traces = list(traces)
+    tasks = sorted({trace.task_id for trace in traces}, key=lambda task: task_hash(task, seed))
+    if len(tasks) < 2:
+        raise PRMError(
+            f"expected at least 2 tasks, to hold one out, found {len(tasks)}: traces of one task "
+            f"cannot validate each other"
+        )
+    chosen = set(tasks[: min(len(tasks) - 1, max(1, round(fraction * len(tasks))))])
+    kept = [trace for trace in traces if trace.task_id not in chosen]
+    return kept, [trace for trace in traces if trace.task_id in chosen]
+
+
 def task_side(
     task_id: str, fractions: Mapping[str, float] = TRAIN_VALIDATION_TEST, seed: int = 0
 ) -> str:
@@ -33,8 +59,7 @@ def task_side(
     shares = list(fractions.values())
     if not shares or min(shares) < 0 or not math.isclose(sum(shares), 1, abs_tol=1e-9):
         raise PRMError(f"expected fractions that are >= 0 and sum to 1, found {dict(fractions)}")
-    digest = hashlib.sha256(f"{seed}\0{task_id}".encode(errors="surrogatepass")).digest()
-    at = int.from_bytes(digest[:8]) / 2**64
+    at = task_hash(task_id, seed)
     bound = 0.0
     for side, share in fractions.items():
         bound += share

@@ -80,8 +80,8 @@ class TrainConfig:
     keep: Literal["best", "last"] = "best"
     """Which epoch's weights become the model: the best validation score or the last."""
     trainer: dict[str, Any] = field(default_factory=dict)
-    """Arguments of lightning.Trainer: max_epochs, accumulate_grad_batches, precision, devices,
-    strategy, gradient_clip_val, …; callbacks and logger as {class_path, init_args}."""
+    """Arguments of lightning.Trainer: max_epochs (3), gradient_clip_val (1.0), precision, devices
+    (1), accumulate_grad_batches, strategy, …; callbacks and logger as {class_path, init_args}."""
     seed: int = 0
     """Seed of the split, the initial weights and the order of the batches."""
     resume: bool = False

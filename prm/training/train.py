@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from transformers.utils.logging import disable_progress_bar
 
 from prm.data.files import read_traces
-from prm.data.split import split_by_task
+from prm.data.split import hold_out
 from prm.data.trace import Trace
 from prm.errors import PRMError
 from prm.model.calibration import calibrate, fit_calibrator
@@ -120,16 +120,7 @@ def _splits(config: TrainConfig) -> tuple[list[Trace], list[Trace]]:
                 f"held-out numbers would be too good"
             )
         return traces, held_out
-    share = config.validation_fraction
-    parts = split_by_task(traces, {"training": 1 - share, "validation": share}, seed=config.seed)
-    for name, part in parts.items():
-        if not part:
-            raise PRMError(
-                f"none of the {len({t.task_id for t in traces})} tasks fell to {name}, with "
-                f"--validation-fraction {share:g} and --seed {config.seed}: give more tasks, "
-                f"another fraction, or --validation"
-            )
-    return parts["training"], parts["validation"]
+    return hold_out(traces, config.validation_fraction, config.seed)
 
 
 def _need_labels(traces: Sequence[Trace], config: TrainConfig, split: str) -> None:
@@ -215,6 +206,7 @@ def _fit(module: StepRewardModule, data: StepRewardData, out: Path, config: Trai
         checkpoint._enable_version_counter = False
     options: dict[str, Any] = {
         "max_epochs": 3,
+        "gradient_clip_val": 1.0,
         "accelerator": "auto",
         "devices": 1,
         "logger": False,

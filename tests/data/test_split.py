@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prm.data.split import split_by_task, task_side
+from prm.data.split import hold_out, split_by_task, task_side
 from prm.data.trace import Trace
 from prm.errors import PRMError
 
@@ -52,3 +52,20 @@ def test_a_side_of_share_zero_stays_empty() -> None:
 def test_fractions_that_are_none(fractions: dict[str, float]) -> None:
     with pytest.raises(PRMError, match="sum to 1"):
         task_side("t", fractions)
+
+
+def test_holding_out_takes_the_share_of_the_tasks_and_at_least_one(
+    make_trace: Callable[..., Trace],
+) -> None:
+    traces = [
+        make_trace(1, id=f"{task}/{n}", task_id=str(task)) for task in range(40) for n in "ab"
+    ]
+    for fraction, expected in ((0.001, 1), (0.25, 10), (0.9999, 39)):
+        kept, held = hold_out(traces, fraction, seed=1)
+        assert len({trace.task_id for trace in held}) == expected
+        assert {t.task_id for t in kept}.isdisjoint(t.task_id for t in held)
+        assert sorted(t.id for t in kept + held) == sorted(t.id for t in traces)
+    assert hold_out(traces, 0.25, seed=1) == hold_out(traces, 0.25, seed=1)
+    assert hold_out(traces, 0.25, seed=1) != hold_out(traces, 0.25, seed=2)
+    with pytest.raises(PRMError, match="at least 2 tasks"):
+        hold_out(traces[:2], 0.5)
