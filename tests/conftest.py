@@ -54,7 +54,8 @@ def make_trace() -> MakeTrace:
             call = {"id": f"call_{index}", "type": "function", "function": function}
             messages.append({"role": "assistant", "content": None, "tool_calls": [call]})
             messages.append({"role": "tool", "tool_call_id": call["id"], "content": f"row {index}"})
-        fields.setdefault("outcome", Outcome(reward=reward, success=success))
+        # Only a run that failed before it began may have no step.
+        fields.setdefault("outcome", Outcome(reward=reward, success=success, valid=n_steps > 0))
         trace = Trace(
             id=id, task_id=task_id, policy=policy, messages=messages, steps=steps, **fields
         )

@@ -21,7 +21,7 @@ CODES = {
     "duplicate_call_id": "a tool-call id was used before in the same trace",
     "invalid_arguments": "a function's argument string is not a JSON object",
     "object_arguments": "a function's arguments are an object, so the emitted text is unknown",
-    "no_steps": "a trace has no step",
+    "no_steps": "a run that failed before it began has no step",
     "over_max_turns": "a trace has more steps than its max_turns",
     "given_message": "an assistant message was given, not sampled (demonstration, greeting)",
     "role_renamed": "a message's role was corrected; the source's is kept as native_role",

@@ -178,6 +178,11 @@ def _read_one(
             chosen = _choose(record, chosen, settings)
             trace = chosen.read(record)
         trace.check()
+        if not trace.steps and trace.outcome.valid:
+            why = (
+                "only a run that is marked invalid may have none, because it failed before it began"
+            )
+            raise raw.error("$.steps", "at least one step of the agent", "none", why)
         if settings.places is not None:
             _claim_id(trace, raw, settings.places)
     except RecordError as error:

@@ -244,24 +244,25 @@ def _state_measures(
         raise PRMError(f"no state has both a label {state_label!r} and a score {state_score!r}")
     labels, scores, task = labels[used], scores[used], task[used]
     skipped = int((~used).sum())
-    return {
-        name: joined(
-            step_measure(
+    # Soft values have no positive class: what counts is their distance and their order.
+    soft = is_probability(labels) and not np.isin(labels, (0.0, 1.0)).all()
+
+    def measure(values: Floats) -> Measure:
+        if soft and is_probability(values):
+            first = mean_measure("brier", np.square(values - labels), task, skipped)
+        else:
+            first = step_measure(
                 labels,
                 values,
                 task,
                 skipped,
                 positive_at=positive_at,
                 threshold=PROBABILITY_THRESHOLD,
-                soft_brier=is_probability(labels),
-            ),
-            rank_measure(labels, values, task, skipped),
-        )
-        for name, values in (
-            (MODEL, scores),
-            ("constant", np.full(len(labels), labels.mean())),
-        )
-    }
+                soft_brier=False,
+            )
+        return joined(first, rank_measure(labels, values, task, skipped))
+
+    return {MODEL: measure(scores), "constant": measure(np.full(len(labels), labels.mean()))}
 
 
 def _check_classes(positive: Floats, label: str, score: str, positive_at: float) -> None:

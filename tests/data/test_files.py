@@ -72,7 +72,8 @@ def traces(draw: st.DrawFn) -> Trace:
         outcome=Outcome(
             reward=draw(st.none() | number),
             success=draw(st.none() | st.booleans()),
-            valid=draw(st.booleans()),
+            # Only a run that failed before it began may have no step.
+            valid=draw(st.booleans()) and bool(steps),
             max_turns=draw(st.none() | st.integers(0, 100)),
         ),
         state_labels=draw(st.dictionaries(text, states, max_size=1)),
@@ -231,6 +232,9 @@ class TestContainers:
         assert diagnostics.count("nested_columns") == 1
 
 
+SAID = '{"role": "assistant", "content": "a"}'
+
+
 class TestOddValues:
     def read(self, tmp_path: Path, record: str) -> tuple[Trace, Diagnostics]:
         diagnostics = Diagnostics()
@@ -240,23 +244,23 @@ class TestOddValues:
 
     @pytest.mark.parametrize("token", ["NaN", "Infinity", "-Infinity", "1e400"])
     def test_numbers_out_of_range_become_null(self, tmp_path: Path, token: str) -> None:
-        trace, diagnostics = self.read(tmp_path, f'{{"messages": [], "reward": {token}}}')
+        trace, diagnostics = self.read(tmp_path, f'{{"messages": [{SAID}], "reward": {token}}}')
         assert trace.outcome.reward is None
         assert diagnostics.count("nonfinite_number") == 1
 
     def test_integers_stay_exact(self, tmp_path: Path) -> None:
-        trace, _ = self.read(tmp_path, f'{{"messages": [], "big": {10**400 + 1}}}')
+        trace, _ = self.read(tmp_path, f'{{"messages": [{SAID}], "big": {10**400 + 1}}}')
         assert trace.meta["big"] == 10**400 + 1
 
     def test_lone_surrogates_stay_and_are_counted(self, tmp_path: Path) -> None:
         trace, diagnostics = self.read(
-            tmp_path, r'{"messages": [], "x": "\ud83d", "y": "\ud83d\ude00"}'
+            tmp_path, rf'{{"messages": [{SAID}], "x": "\ud83d", "y": "\ud83d\ude00"}}'
         )
         assert (trace.meta["x"], trace.meta["y"]) == ("\ud83d", "\U0001f600")
         assert diagnostics.count("lone_surrogate") == 1
 
     def test_repeated_keys_are_counted(self, tmp_path: Path) -> None:
-        trace, diagnostics = self.read(tmp_path, '{"messages": [], "x": 1, "x": 2}')
+        trace, diagnostics = self.read(tmp_path, f'{{"messages": [{SAID}], "x": 1, "x": 2}}')
         assert trace.meta["x"] == 2
         assert diagnostics.count("duplicate_key") == 1
 

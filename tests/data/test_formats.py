@@ -8,6 +8,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, get_args
 
+import msgspec
 import pytest
 
 from prm.data.diagnostics import Diagnostics
@@ -364,15 +365,15 @@ class TestOpenAI:
             read(chat(USER, message))
 
     def test_the_same_prompt_is_the_same_task(self) -> None:
-        (a, b, c), _ = read(chat(USER, SAY), chat(USER, USER), chat(USER, {**SAY, "content": "z"}))
+        (a, b, c), _ = read(
+            chat(USER, SAY), chat(USER, USER, SAY), chat(USER, {**SAY, "content": "z"})
+        )
         assert a.task_id == c.task_id != b.task_id
         assert len({a.id, b.id, c.id}) == 3
 
-    def test_a_trace_without_steps_is_kept(self) -> None:
-        (run,), diagnostics = read(chat(USER))
-        assert (run.n_steps, run.prompt()) == (0, [USER])
-        assert list(run.windows()) == []
-        assert diagnostics.count("no_steps") == 1
+    def test_a_trace_without_steps_is_refused(self) -> None:
+        with pytest.raises(RecordError, match=r"\$.steps: expected at least one step"):
+            read(chat(USER))
 
 
 class TestTRL:
@@ -413,10 +414,14 @@ class TestOwn:
             read(self.record(tmp_path, make_trace, later=1, meta={"later": 2}))
 
     def test_absent_fields_take_their_defaults(self) -> None:
-        (trace,), _ = read(
-            {"schema": "prm-trace/1", "id": "a", "task_id": "t", "messages": [], "steps": []}
-        )
+        steps = {"messages": [SAY], "steps": [{"at": 0}]}
+        (trace,), _ = read({"schema": "prm-trace/1", "id": "a", "task_id": "t", **steps})
         assert (trace.policy, trace.tools, trace.outcome.valid) == (None, None, True)
+
+    def test_a_run_that_failed_before_it_began_is_kept(self, make_trace: Any) -> None:
+        (run,), diagnostics = read(msgspec.to_builtins(make_trace(0)))
+        assert (run.n_steps, list(run.windows()), run.outcome.valid) == (0, [], False)
+        assert diagnostics.count("no_steps") == 1
 
     def test_policy_overrides(self, tmp_path: Path, make_trace: Any) -> None:
         write_traces([make_trace()], tmp_path / "t.jsonl")

@@ -52,7 +52,7 @@ class TestExecuted:
 
 
 class TestOutcome:
-    @given(n_steps=st.integers(0, 12), gamma=st.floats(0.01, 1))
+    @given(n_steps=st.integers(1, 12), gamma=st.floats(0.01, 1))
     def test_a_value_function_of_a_reward_at_the_end(
         self, make_trace: Make, n_steps: int, gamma: float
     ) -> None:
