@@ -95,15 +95,23 @@ def _parse(
     name: str, arguments: list[str]
 ) -> tuple[Callable[..., object], tuple[list[Any], dict[str, Any]]]:
     """The function of a command, with its positional and keyword arguments."""
-    from jsonargparse import ArgumentParser
+    from docstring_parser import parse as parse_docstring
+    from jsonargparse import ArgumentParser, set_parsing_settings
 
+    set_parsing_settings(docstring_parse_attribute_docstrings=True)
     module, _, attribute = COMMANDS[name].home.partition(":")
     run: Callable[..., object] = getattr(importlib.import_module(module), attribute)
     parameters = inspect.signature(run).parameters.values()
     hints = get_type_hints(run)
-    # The text before "Args:"; jsonargparse shows the rest beside the options.
-    description = (inspect.getdoc(run) or "").partition("\nArgs:")[0].strip()
-    parser = ArgumentParser(prog=f"prm {name}", description=description, default_env=False)
+    docs = parse_docstring(inspect.getdoc(run) or "")
+    positional = [p.name for p in parameters if p.kind is p.POSITIONAL_ONLY]
+    shown = [f"{p.upper()} …" if hints[p] == list[str] else p.upper() for p in positional]
+    parser = ArgumentParser(
+        prog=f"prm {name}",
+        usage=" ".join(["%(prog)s", *shown, "[--option VALUE …]"]),
+        description=docs.description,
+        default_env=False,
+    )
     parser.add_argument("--config", action="config", help="YAML file with values for the options")
 
     configured = [hints[p.name] for p in parameters if dataclasses.is_dataclass(hints[p.name])]
@@ -113,10 +121,12 @@ def _parse(
         parsed = _values(parser, arguments, get_type_hints(config))
         return run, ([config(**{f.name: parsed[f.name] for f in dataclasses.fields(config)})], {})
 
-    positional = [p.name for p in parameters if p.kind is p.POSITIONAL_ONLY]
+    texts = {each.arg_name: each.description for each in docs.params}
     for parameter in positional:
-        many = hints[parameter] == list[str]
-        parser.add_argument(parameter, type=str, nargs="+" if many else None)
+        many = "+" if hints[parameter] == list[str] else None
+        parser.add_argument(
+            parameter, type=str, nargs=many, metavar=parameter.upper(), help=texts.get(parameter)
+        )
     parser.add_function_arguments(run, skip=set(positional), sub_configs=True)
     parsed = _values(parser, arguments, hints)
     keywords = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]

@@ -28,6 +28,7 @@ from typing import Any, Literal, NamedTuple
 
 from prm.data.trace import Trace
 from prm.errors import PRMError
+from prm.model.ngrams import Lookup, lookup
 from prm.model.render import (
     ACTION_MARKER,
     CUT_MARKER,
@@ -79,6 +80,8 @@ class EncodedSequence(NamedTuple):
     """(R,) what each read-out judges."""
     indices: list[int]
     """(R,) which action (0..S-1) or state (0..S)."""
+    lookups: list[Lookup]
+    """(R,) the n-grams of each read-out; empty where the model has no n-gram memory."""
 
 
 class EncodedTrace(NamedTuple):
@@ -119,6 +122,7 @@ class TraceEncoder:
         config: the lengths.
         causal: whether the backbone is causal; see the module's docstring.
         readouts: which read-outs to place.
+        ngram_buckets: size of the model's n-gram memory; 0 = none.
     """
 
     def __init__(
@@ -128,8 +132,9 @@ class TraceEncoder:
         *,
         causal: bool,
         readouts: Sequence[Readout] = READOUTS,
+        ngram_buckets: int = 0,
     ) -> None:
-        self.tokenizer, self.config = tokenizer, config
+        self.tokenizer, self.config, self.ngram_buckets = tokenizer, config, ngram_buckets
         self.causal, self.readouts = causal, tuple(readouts)
         special = tokenizer.encode("", add_special_tokens=True)
         self._prefix, self._suffix = special[:1], special[1:]
@@ -148,7 +153,8 @@ class TraceEncoder:
         chunks = self._windows(head, segments) if self.causal else self._prefixes(head, segments)
         if self.causal:
             cut["windows"] += len(chunks) - 1
-        sequences = [self._sequence(head, chunk) for chunk in chunks]
+        lookups = self._lookups(head, segments) if self.ngram_buckets else None
+        sequences = [self._sequence(head, chunk, lookups) for chunk in chunks]
         found = sum(len(sequence.columns) for sequence in sequences)
         expected = trace.n_steps * len(self.readouts) + ("state" in self.readouts)
         assert found == expected, f"{found} read-outs for {trace.n_steps} steps"
@@ -215,8 +221,26 @@ class TraceEncoder:
             chunks.append(_Chunk(segments[start:end], new=end - start - 1, opening=False))
         return chunks
 
-    def _sequence(self, head: list[int], chunk: _Chunk) -> EncodedSequence:
-        sequence = EncodedSequence(list(head), [], [], [])
+    def _lookups(
+        self, head: list[int], segments: list[_Segment]
+    ) -> dict[tuple[Readout, int], Lookup]:
+        """What each read-out looks up: n-grams of the task and of the newest three segments."""
+        task = head[len(self._prefix) :]
+        before: list[list[int]] = []
+        found = {}
+        for segment in [_Segment([], "state", 0), *segments]:
+            before.insert(0, segment.input_ids)
+            kind = READOUTS.index(segment.readout)
+            found[segment.readout, segment.number] = lookup(task, before, kind, self.ngram_buckets)
+        return found
+
+    def _sequence(
+        self,
+        head: list[int],
+        chunk: _Chunk,
+        lookups: dict[tuple[Readout, int], Lookup] | None,
+    ) -> EncodedSequence:
+        sequence = EncodedSequence(list(head), [], [], [], [])
         if "state" in self.readouts:
             sequence.input_ids.extend(self._markers["state"])
             if chunk.opening:
@@ -228,6 +252,9 @@ class TraceEncoder:
                 if place >= chunk.new:
                     self._read(sequence, segment.readout, segment.number)
         sequence.input_ids.extend(self._suffix)
+        if lookups is not None:
+            places = zip(sequence.readouts, sequence.indices, strict=True)
+            sequence.lookups.extend(lookups[place] for place in places)
         return sequence
 
     def _read(self, sequence: EncodedSequence, readout: Readout, number: int) -> None:

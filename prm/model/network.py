@@ -8,6 +8,9 @@ numbers). Nothing is pickled and no remote code is run.
 Heads. ``binary``: one logit, labels hard or soft in [0, 1], score = sigmoid = P(good).
 ``ternary``: three logits for the labels -1, 0, 1 (bad, neutral, good), score = P(good) +
 P(neutral)/2. ``value``: labels in ``value_range``, score in the same range.
+
+With ``ngram_buckets`` a linear memory of the n-grams round a read-out (``prm.model.ngrams``) is
+added to its logits.
 """
 
 from __future__ import annotations
@@ -19,7 +22,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, cast
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import (
     AutoConfig,
@@ -51,6 +56,7 @@ class StepRewardConfig(PretrainedConfig):
         readouts: Sequence[Readout] = READOUTS,
         causal: bool = True,
         encoding: dict[str, int] | None = None,
+        ngram_buckets: int = 0,
         renderer: int = RENDERER,
         schema: str = MODEL_SCHEMA,
         labels: dict[str, Any] | None = None,
@@ -65,6 +71,7 @@ class StepRewardConfig(PretrainedConfig):
         self.readouts = list(readouts)
         self.causal = causal
         self.encoding = encoding or asdict(EncodingConfig())
+        self.ngram_buckets = ngram_buckets
         self.renderer = renderer
         self.schema = schema
         self.labels = labels or {}
@@ -85,6 +92,12 @@ class Batch(NamedTuple):
     """(R,) position of each read-out."""
     readouts: Tensor
     """(R,) index into ``READOUTS``."""
+    buckets: Tensor
+    """(M,) n-gram buckets of all read-outs, one after the other."""
+    offsets: Tensor
+    """(R,) where the buckets of each read-out begin."""
+    weights: Tensor
+    """(M,) weight of each bucket."""
 
 
 class StepRewardModel(PreTrainedModel):
@@ -107,6 +120,9 @@ class StepRewardModel(PreTrainedModel):
         outputs = len(_TERNARY) if config.head == "ternary" else 1
         width = backbone.config.hidden_size
         self.heads = nn.ModuleDict({name: nn.Linear(width, outputs) for name in config.readouts})
+        self.memory: nn.EmbeddingBag | None = None
+        if config.ngram_buckets:
+            self.memory = nn.EmbeddingBag(config.ngram_buckets, outputs, mode="sum")
         self.post_init()
 
     def _init_weights(self, module: nn.Module) -> None:
@@ -114,6 +130,8 @@ class StepRewardModel(PreTrainedModel):
             # Small weights: every score starts near the middle of its range.
             nn.init.normal_(module.weight, std=0.02)
             nn.init.zeros_(module.bias)
+        elif module is self.memory:
+            nn.init.zeros_(self.memory.weight)
 
     @property
     def encoder(self) -> TraceEncoder:
@@ -123,6 +141,7 @@ class StepRewardModel(PreTrainedModel):
             EncodingConfig(**self.config.encoding),
             causal=self.config.causal,
             readouts=cast("Sequence[Readout]", self.config.readouts),
+            ngram_buckets=self.config.ngram_buckets,
         )
 
     def forward(self, batch: Batch) -> Tensor:
@@ -144,6 +163,9 @@ class StepRewardModel(PreTrainedModel):
                         picked[chosen], head.weight.to(picked.dtype), head.bias.to(picked.dtype)
                     )
                 logits = logits.index_put((chosen.nonzero(as_tuple=True)[0],), values)
+        if self.memory is not None:
+            remembered = self.memory(batch.buckets, batch.offsets, batch.weights)
+            logits = logits + remembered.to(logits.dtype)
         return cast(Tensor, logits)
 
     def fractions(self, logits: Tensor) -> Tensor:
@@ -177,7 +199,18 @@ class StepRewardModel(PreTrainedModel):
         rows = [row for row, s in enumerate(sequences) for _ in s.columns]
         columns = [column for s in sequences for column in s.columns]
         readouts = [READOUTS.index(name) for s in sequences for name in s.readouts]
-        return Batch(ids, mask, torch.tensor(rows), torch.tensor(columns), torch.tensor(readouts))
+        lookups = [found for s in sequences for found in s.lookups]
+        sizes = [len(found.buckets) for found in lookups]
+        return Batch(
+            ids,
+            mask,
+            torch.tensor(rows),
+            torch.tensor(columns),
+            torch.tensor(readouts),
+            torch.from_numpy(_joined([found.buckets for found in lookups], np.int64)),
+            torch.from_numpy(np.cumsum([0, *sizes])[:-1].astype(np.int64)),
+            torch.from_numpy(_joined([found.weights for found in lookups], np.float32)),
+        )
 
     def save_pretrained(  # type: ignore[override]
         self, save_directory: str | os.PathLike[str], **kwargs: Any
@@ -363,6 +396,10 @@ def _assemble(
     model.tokenizer = tokenizer
     model.train()
     return model
+
+
+def _joined(arrays: Sequence[NDArray[Any]], dtype: type) -> NDArray[Any]:
+    return np.concatenate(arrays) if arrays else np.zeros(0, dtype=dtype)
 
 
 def _backbone_config(values: dict[str, Any]) -> PretrainedConfig:

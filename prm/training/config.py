@@ -23,6 +23,8 @@ class OptimizerConfig:
     """Fraction of the optimizer steps in which the learning rate rises from zero."""
     beta2: float = 0.98
     """AdamW's second-moment decay."""
+    memory_learning_rate: float = 0.03
+    """Peak learning rate of the n-gram memory, which is not decayed."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,9 @@ class TrainConfig:
     a CPU."""
     lora: LoraConfig | None = None
     """Train low-rank adapters instead of all weights of the backbone."""
+    ngram_buckets: int = 0
+    """Size of a linear memory of hashed n-grams that is added to every logit, e.g. 1048576: learns
+    exact wording from few examples. 0 = none."""
     decoder: DecoderConfig = field(default_factory=DecoderConfig)
     """The decoder made when no backbone is named."""
     encoding: EncodingConfig = field(default_factory=EncodingConfig)

@@ -117,13 +117,15 @@ class StepRewardModule(L.LightningModule):
         options = self.optimizer_config
         decayed: list[nn.Parameter] = []
         plain: list[nn.Parameter] = []
+        memory = [] if self.model.memory is None else [self.model.memory.weight]
         for parameter in self.model.parameters():
-            if parameter.requires_grad:
+            if parameter.requires_grad and not any(parameter is known for known in memory):
                 (decayed if parameter.ndim >= 2 else plain).append(parameter)
         optimizer = torch.optim.AdamW(
             [
                 {"params": decayed, "weight_decay": options.weight_decay},
                 {"params": plain, "weight_decay": 0.0},
+                {"params": memory, "weight_decay": 0.0, "lr": options.memory_learning_rate},
             ],
             lr=options.learning_rate,
             betas=(0.9, options.beta2),

@@ -149,6 +149,7 @@ def _initial_model(config: TrainConfig, traces: Sequence[Trace]) -> StepRewardMo
         value_range=config.value_range,
         readouts=readouts,
         encoding=asdict(config.encoding),
+        ngram_buckets=config.ngram_buckets,
         labels={
             "action": config.label,
             "state": config.state_label,
