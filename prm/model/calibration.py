@@ -77,6 +77,8 @@ def calibrate(
     """
     if calibrator is None or calibrator["method"] == "none":
         return scores
+    if calibrator["method"] not in ("isotonic", "platt"):
+        raise PRMError(f"unknown calibration method {calibrator['method']!r}")
     if calibrator["method"] == "isotonic":
         return np.asarray(np.interp(scores, calibrator["x"], calibrator["y"]), dtype=np.float64)
     z = calibrator["slope"] * _logit(scores) + calibrator["intercept"]

@@ -272,6 +272,8 @@ class TraceEncoder:
     def _ids(self, texts: list[str]) -> list[list[int]]:
         if not texts:
             return []
+        # Half of a surrogate pair is no text to a tokenizer; it becomes a question mark.
+        texts = [text.encode(errors="replace").decode() for text in texts]
         encoded: list[list[int]] = self.tokenizer(
             texts, add_special_tokens=False, split_special_tokens=True, verbose=False
         )["input_ids"]
@@ -285,6 +287,22 @@ class TraceEncoder:
             cut[what] += len(part) - len(kept) if len(kept) < len(part) else 0
             joined += kept
         return joined
+
+
+def describe_cut(cut: Counter[str]) -> str:
+    """What was cut, in a sentence.
+
+    >>> describe_cut(Counter(action=3, windows=2))
+    '3 tokens of actions cut in the middle; 2 extra windows for long traces'
+    """
+    parts = [
+        f"{cut[what]} tokens of {what}s cut in the middle"
+        for what in ("task", "action", "observation")
+        if cut[what]
+    ]
+    if cut["windows"]:
+        parts.append(f"{cut['windows']} extra windows for long traces")
+    return "; ".join(parts)
 
 
 def allot(lengths: Sequence[int], budget: int) -> list[int]:

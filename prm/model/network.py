@@ -15,12 +15,15 @@ added to its logits.
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import math
 import os
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, cast, get_args
 
 import numpy as np
 import torch
@@ -33,8 +36,10 @@ from transformers import (
     PretrainedConfig,
     PreTrainedModel,
 )
+from transformers.utils import logging as hf_logging
 
 from prm.errors import PRMError
+from prm.model.calibration import calibrate
 from prm.model.encoding import READOUTS, EncodedSequence, EncodingConfig, Readout, TraceEncoder
 from prm.model.render import RENDERER
 
@@ -114,7 +119,7 @@ class StepRewardModel(PreTrainedModel):
     def __init__(self, config: StepRewardConfig, backbone: PreTrainedModel | None = None) -> None:
         super().__init__(config)
         if backbone is None:
-            backbone = AutoModel.from_config(_backbone_config(config.backbone))
+            backbone = AutoModel.from_config(_backbone_config(config))
         self.backbone = backbone
         self.tokenizer: Any = None
         outputs = len(_TERNARY) if config.head == "ternary" else 1
@@ -220,9 +225,13 @@ class StepRewardModel(PreTrainedModel):
         if hasattr(self.backbone, "merge_and_unload"):
             plain = copy.deepcopy(self)
             plain.backbone = cast(Any, plain.backbone).merge_and_unload()
-        PreTrainedModel.save_pretrained(plain, save_directory, **kwargs)
-        if self.tokenizer is not None:
-            self.tokenizer.save_pretrained(save_directory)
+        with quiet_transformers():
+            PreTrainedModel.save_pretrained(plain, save_directory, **kwargs)
+            if self.tokenizer is not None:
+                self.tokenizer.save_pretrained(save_directory)
+        # safetensors makes its files readable for their owner only.
+        for weights in Path(save_directory).glob("*.safetensors"):
+            shutil.copymode(Path(save_directory) / "config.json", weights)
 
     @classmethod
     def from_pretrained(cls, directory: str | os.PathLike[str], **kwargs: Any) -> StepRewardModel:  # type: ignore[override]
@@ -233,16 +242,48 @@ class StepRewardModel(PreTrainedModel):
             **kwargs: as for ``transformers.PreTrainedModel.from_pretrained``.
 
         Raises:
-            PRMError: the directory is no step reward model, or one of a newer version.
+            PRMError: the directory is no step reward model, a damaged one, or one of another
+                version.
         """
         config = load_model_config(directory)
         kwargs.setdefault("dtype", torch.float32)
-        model = super().from_pretrained(directory, config=config, **kwargs)
-        # The backbone's config tells which kind of tokenizer lies there.
-        model.tokenizer = _load(
-            AutoTokenizer, str(directory), "tokenizer", config=_backbone_config(config.backbone)
-        )
+        try:
+            with quiet_transformers():
+                loaded: Any = super().from_pretrained(
+                    directory, config=config, output_loading_info=True, **kwargs
+                )
+                model, report = loaded
+                # The backbone's config tells which kind of tokenizer lies there.
+                model.tokenizer = _load(
+                    AutoTokenizer, str(directory), "tokenizer", config=_backbone_config(config)
+                )
+        except PRMError:
+            raise
+        except Exception as error:  # readers of weights raise whatever damaged bytes lead to
+            raise PRMError(f"{directory}: the model is damaged: {_first_line(error)}") from error
+        for fault, keys in report.items():
+            # Hugging Face fills what is missing with random weights; scores would be noise.
+            if keys:
+                raise PRMError(
+                    f"{directory}: the weights do not fit the config: {fault.replace('_', ' ')}: "
+                    f"{', '.join(sorted(map(str, keys)))[:200]}"
+                )
         return cast(StepRewardModel, model.eval())
+
+
+@contextlib.contextmanager
+def quiet_transformers() -> Iterator[None]:
+    """No progress bars or notices of transformers: what matters is raised or counted here."""
+    verbosity = hf_logging.get_verbosity()
+    bars = hf_logging.is_progress_bar_enabled()
+    hf_logging.set_verbosity_error()
+    hf_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        hf_logging.set_verbosity(verbosity)
+        if bars:
+            hf_logging.enable_progress_bar()
 
 
 @dataclass(frozen=True)
@@ -252,6 +293,13 @@ class LoraConfig:
     rank: int = 16
     alpha: int = 32
     dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.rank < 1 or self.alpha <= 0 or not 0 <= self.dropout < 1:
+            raise PRMError(
+                f"lora: expected rank >= 1, alpha > 0 and dropout in [0, 1), found {self.rank}, "
+                f"{self.alpha} and {self.dropout:g}"
+            )
 
 
 @dataclass(frozen=True)
@@ -263,6 +311,18 @@ class DecoderConfig:
     heads: int = 4
     vocabulary: int = 4096
     """Size of the byte-level BPE vocabulary, trained on the training traces."""
+
+    def __post_init__(self) -> None:
+        if min(self.layers, self.heads, self.width) < 1 or self.width % (2 * self.heads):
+            raise PRMError(
+                f"decoder: expected layers and heads of 1 or more and a width that is a multiple "
+                f"of 2 x heads, found {self.layers} layers, width {self.width}, {self.heads} heads"
+            )
+        if self.vocabulary < 257:
+            raise PRMError(
+                f"decoder: expected a vocabulary of 257 or more (256 bytes and padding), found "
+                f"{self.vocabulary}"
+            )
 
 
 def from_backbone(
@@ -285,6 +345,8 @@ def from_backbone(
         activation_checkpointing: recompute activations in the backward pass.
     """
     backbone_config = _load(AutoConfig, backbone, "model")
+    if backbone_config.model_type == StepRewardConfig.model_type:
+        raise PRMError(f"{backbone}: is a step reward model; expected a plain Hugging Face model")
     if layers is not None:
         if not 1 <= layers <= backbone_config.num_hidden_layers:
             raise PRMError(
@@ -349,13 +411,14 @@ def load_model_config(directory: str | os.PathLike[str]) -> StepRewardConfig:
         )
     try:
         values, _ = PretrainedConfig.get_config_dict(directory)
-    except (OSError, ValueError) as error:
-        first = str(error).strip().splitlines()[0]
-        raise PRMError(f"{directory}: cannot read a model there: {first}") from error
-    if values.get("model_type") != StepRewardConfig.model_type:
+        model_type = values.get("model_type")
+    except Exception as error:  # a path that is no folder is looked up on the hub, which may fail
+        where = "" if path.exists() else "no such folder, and not loaded from the hub either: "
+        raise PRMError(f"{directory}: no model there: {where}{_first_line(error)}") from error
+    if model_type != StepRewardConfig.model_type:
         raise PRMError(
-            f"{directory}: expected a step reward model written by `prm train`, found a "
-            f"{values.get('model_type', 'directory without a model_type')!r} model"
+            f"{directory}: expected a step reward model written by `prm train`, found "
+            f"{'no model_type' if model_type is None else f'a {model_type!r} model'}"
         )
     for name, ours in (("schema", MODEL_SCHEMA), ("renderer", RENDERER)):
         if values.get(name) != ours:
@@ -364,7 +427,31 @@ def load_model_config(directory: str | os.PathLike[str]) -> StepRewardConfig:
                 f"written by another version of prm and would be given text that it was not "
                 f"trained on"
             )
+    try:
+        _check_config(values)
+    except (KeyError, TypeError, ValueError, PRMError) as error:
+        raise PRMError(f"{directory}: config.json is damaged: {_first_line(error)}") from error
     return StepRewardConfig.from_dict(values)
+
+
+def _check_config(values: dict[str, Any]) -> None:
+    """Raise unless every setting that a score depends on is there and usable."""
+    if values["head"] not in get_args(Head):
+        raise ValueError(f"unknown head {values['head']!r}")
+    if not values["readouts"] or not set(values["readouts"]) <= set(READOUTS):
+        raise ValueError(f"unknown readouts {values['readouts']!r}")
+    limits = {field.name: int(values["encoding"][field.name]) for field in fields(EncodingConfig)}
+    EncodingConfig(**limits)
+    low, high = map(float, values["value_range"])
+    if not low < high or not math.isfinite(float(values["threshold"])):
+        raise ValueError("value_range does not rise, or threshold is not finite")
+    if int(values["ngram_buckets"]) < 0 or not isinstance(values["causal"], bool):
+        raise ValueError("ngram_buckets or causal is not usable")
+    AutoConfig.for_model(**values["backbone"])
+    probe = np.array([0.5])
+    for name, calibrator in values["calibrators"].items():
+        if name not in READOUTS or not np.isfinite(calibrate(probe, calibrator)).all():
+            raise ValueError(f"calibrator {name!r} is not usable")
 
 
 def is_causal(backbone: PreTrainedModel, vocabulary: int) -> bool:
@@ -402,9 +489,8 @@ def _joined(arrays: Sequence[NDArray[Any]], dtype: type) -> NDArray[Any]:
     return np.concatenate(arrays) if arrays else np.zeros(0, dtype=dtype)
 
 
-def _backbone_config(values: dict[str, Any]) -> PretrainedConfig:
-    values = dict(values)
-    return AutoConfig.for_model(values.pop("model_type"), **values)
+def _backbone_config(config: StepRewardConfig) -> PretrainedConfig:
+    return AutoConfig.for_model(**config.backbone)
 
 
 def _with_lora(backbone: PreTrainedModel, lora: LoraConfig) -> PreTrainedModel:
@@ -425,7 +511,16 @@ def _with_lora(backbone: PreTrainedModel, lora: LoraConfig) -> PreTrainedModel:
 
 def _load(auto: Any, name: str, what: str, **kwargs: Any) -> Any:
     try:
-        return auto.from_pretrained(name, trust_remote_code=False, **kwargs)
-    except (OSError, ValueError) as error:
-        first = str(error).strip().splitlines()[0]
-        raise PRMError(f"{name}: cannot load a {what} from it: {first}") from error
+        with quiet_transformers():
+            return auto.from_pretrained(name, trust_remote_code=False, **kwargs)
+    except Exception as error:  # a path that is no folder is looked up on the hub, which may fail
+        where = (
+            "" if Path(name).exists() else "no such folder, and not loaded from the hub either: "
+        )
+        reason = f"{where}{_first_line(error)}"
+        raise PRMError(f"{name}: cannot load a {what} from it: {reason}") from error
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return f"{lines[0]} ({type(error).__name__})" if lines else type(error).__name__

@@ -33,12 +33,13 @@ def score(
         device: torch device, e.g. cpu or cuda; the first GPU where there is one when not given.
     """
     import torch
-    from transformers.utils.logging import disable_progress_bar
 
+    from prm.model.encoding import describe_cut
     from prm.model.network import StepRewardModel
     from prm.scoring.scorer import Scorer
 
-    disable_progress_bar()
+    if out is not None:
+        check_output(out, expand(traces)[0])
     loaded = StepRewardModel.from_pretrained(model)
     if batch_tokens < loaded.config.encoding["max_length"]:
         raise PRMError(
@@ -47,15 +48,15 @@ def score(
         )
     where = device or ("cuda" if torch.cuda.is_available() else "cpu")
     try:
-        loaded = loaded.to(where)  # type: ignore[arg-type]
-    except RuntimeError as error:
+        torch.zeros(1, device=where).item()
+    except (RuntimeError, AssertionError) as error:
         raise PRMError(f"--device {where}: {str(error).splitlines()[0]}") from error
-    if out is not None:
-        check_output(out, expand(traces)[0])
+    loaded = loaded.to(where)  # type: ignore[arg-type]
     scorer = Scorer(loaded, name=name, batch_tokens=batch_tokens)
     diagnostics = Diagnostics()
     written = write_traces(scorer.score(read_traces(traces, diagnostics=diagnostics)), out)
     if diagnostics.tallies:
         print(diagnostics.table(), file=sys.stderr)
-    cut = "".join(f", {what} cut {n}" for what, n in sorted(scorer.cut.items()))
-    print(f"scored {written} traces{cut}", file=sys.stderr)
+    print(f"scored {written} traces", file=sys.stderr)
+    if scorer.cut:
+        print(describe_cut(scorer.cut), file=sys.stderr)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -25,6 +26,18 @@ class OptimizerConfig:
     """AdamW's second-moment decay."""
     memory_learning_rate: float = 0.03
     """Peak learning rate of the n-gram memory, which is not decayed."""
+
+    def __post_init__(self) -> None:
+        rates = (self.learning_rate, self.memory_learning_rate)
+        if not all(math.isfinite(rate) and rate > 0 for rate in rates):
+            raise PRMError(f"optimizer: expected learning rates above 0, found {rates}")
+        if not (math.isfinite(self.weight_decay) and self.weight_decay >= 0):
+            raise PRMError(f"optimizer: expected weight_decay >= 0, found {self.weight_decay:g}")
+        if not (0 <= self.warmup <= 1 and 0 < self.beta2 < 1):
+            raise PRMError(
+                f"optimizer: expected warmup in [0, 1] and beta2 in (0, 1), found {self.warmup:g} "
+                f"and {self.beta2:g}"
+            )
 
 
 @dataclass(frozen=True)
@@ -95,21 +108,31 @@ class TrainConfig:
     def __post_init__(self) -> None:
         if self.label is None and self.state_label is None:
             raise PRMError("train: give --label, --state-label or both: there is nothing to learn")
-        if self.head == "value" and not self.value_range[0] < self.value_range[1]:
+        if not (
+            all(map(math.isfinite, self.value_range)) and self.value_range[0] < self.value_range[1]
+        ):
             raise PRMError(
-                f"train: --value-range must rise, found {self.value_range[0]:g} to "
+                f"train: --value-range must be finite and rise, found {self.value_range[0]:g} to "
                 f"{self.value_range[1]:g}"
             )
         if not 0 < self.negatives <= 1:
             raise PRMError(f"train: --negatives must be in (0, 1], found {self.negatives:g}")
         if self.negatives < 1 and self.head != "binary":
             raise PRMError(f"train: --negatives has no meaning for a {self.head} head")
+        if self.positive_at is not None and not math.isfinite(self.positive_at):
+            raise PRMError(f"train: --positive-at must be a number, found {self.positive_at:g}")
+        if self.seed < 0 or self.ngram_buckets < 0:
+            raise PRMError(
+                f"train: expected --seed and --ngram-buckets of 0 or more, found {self.seed} and "
+                f"{self.ngram_buckets}"
+            )
         if self.positive_at is not None and self.head != "binary":
             raise PRMError(
                 f"train: --positive-at makes binary labels, which a {self.head} head cannot use"
             )
         if self.backbone is None and any(
-            (self.lora, self.layers, self.dropout is not None, self.activation_checkpointing)
+            option not in (None, False)
+            for option in (self.lora, self.layers, self.dropout, self.activation_checkpointing)
         ):
             raise PRMError(
                 "train: --lora, --layers, --dropout and --activation-checkpointing need "

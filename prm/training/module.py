@@ -95,6 +95,11 @@ class StepRewardModule(L.LightningModule):
             head=self.model.config.head,
             value_range=(low, high),
         )
+        if not math.isfinite(float(loss.detach())):
+            raise PRMError(
+                f"the loss is not finite in batch {batch_index} of epoch {self.current_epoch + 1}: "
+                f"try a lower learning rate, or another precision"
+            )
         self._weight += weight
         self._loss[0] += float(loss.detach())
         self._loss[1] += weight
@@ -170,11 +175,19 @@ class StepRewardModule(L.LightningModule):
         self.log("val_loss", row[f"{first}_cross_entropy"])
         self.history.append(row)
         if self.trainer.is_global_zero:
-            shown = "  ".join(
-                f"{name} {value:.4f}" for name, value in row.items() if name != "epoch"
+            print(self._line(row), file=sys.stderr)
+
+    def _line(self, row: dict[str, float]) -> str:
+        """One epoch for people; ``metrics.json`` has all of it."""
+        parts = [f"epoch {self.current_epoch + 1}/{self.trainer.max_epochs}"]
+        parts.append(f"loss {row['train_loss']:.4f}")
+        for readout in self.held_out.labels:
+            parts.append(
+                f"{readout}: AUROC {row[f'{readout}_auroc']:.3f}, "
+                f"Brier {row[f'{readout}_brier']:.4f} "
+                f"(constant {row[f'{readout}_brier_constant']:.4f})"
             )
-            done = f"epoch {self.current_epoch + 1}/{self.trainer.max_epochs}"
-            print(f"{done}  {shown}", file=sys.stderr)
+        return "  ".join(parts)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Keep the validation history with the weights."""

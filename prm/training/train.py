@@ -2,34 +2,28 @@
 
 from __future__ import annotations
 
-import json
 import logging
-import os
-import shutil
+import math
 import sys
 import warnings
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import lightning as L
 import numpy as np
-import torch
-import yaml
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.cli import instantiate_class
 from lightning.pytorch.trainer.states import TrainerStatus
 from numpy.typing import NDArray
-from transformers.utils.logging import disable_progress_bar
 
 from prm.data.files import read_traces
 from prm.data.split import hold_out
 from prm.data.trace import Trace
 from prm.errors import PRMError
 from prm.model.calibration import calibrate, fit_calibrator
-from prm.model.encoding import Readout
+from prm.model.encoding import Readout, describe_cut
 from prm.model.network import StepRewardConfig, StepRewardModel, from_backbone, from_texts
 from prm.model.render import (
     ACTION_MARKER,
@@ -39,10 +33,9 @@ from prm.model.render import (
     render_task,
 )
 from prm.training.config import TrainConfig
-from prm.training.data import StepRewardData, make_examples, training_labels
+from prm.training.data import Example, StepRewardData, make_examples, training_labels
 from prm.training.module import HeldOut, StepRewardModule, trainable
-
-_LAST = "last.ckpt"
+from prm.training.run import Run, WholeCheckpoints
 
 
 def train(config: TrainConfig) -> None:
@@ -51,16 +44,17 @@ def train(config: TrainConfig) -> None:
     The model in --out is ready for `prm score --model`. A training that was stopped goes on from
     its last finished epoch with the same command and `--resume`, to the same weights.
     """
-    out = _prepare(config)
-    L.seed_everything(config.seed, verbose=False)
+    run = Run(config)
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
-    disable_progress_bar()
+    trainer, best = _trainer(config, run)
+    L.seed_everything(config.seed, verbose=False)
     training, held_out = _splits(config)
     _need_labels(training, config, "training")
     _need_labels(held_out, config, "validation")
     model = _initial_model(config, training)
-    encoder = model.encoder
-    examples, counts = make_examples(training, encoder, config, labelled_only=True)
+    examples, counts = make_examples(training, model.encoder, config, labelled_only=True)
+    validation = _held_out(held_out, model, config)
+    _check_classes(examples, validation, config)
     _report(model, counts, held_out)
     data = StepRewardData(
         examples,
@@ -73,40 +67,17 @@ def train(config: TrainConfig) -> None:
         model,
         config.optimizer,
         batches=data.batches,
-        held_out=_held_out(held_out, model, config),
+        held_out=validation,
         batch_tokens=config.batch_tokens,
         seed=config.seed,
     )
-    best = _fit(module, data, out, config)
+    run.begin(examples)
+    _fit(trainer, module, data, run)
     if config.keep == "best":
-        state = torch.load(best, map_location="cpu", weights_only=True)["state_dict"]
-        module.load_state_dict(state)
+        module.load_state_dict(run.load(best.best_model_path)["state_dict"])
     _calibrate(module, config)
-    _save(model, module.history, out)
-    print(f"wrote {out}", file=sys.stderr)
-
-
-def _prepare(config: TrainConfig) -> Path:
-    """The output directory, with the resolved options in it."""
-    out = Path(config.out)
-    checkpoint = out / "checkpoints" / _LAST
-    if config.resume and not checkpoint.is_file():
-        raise PRMError(f"{out}: nothing to resume: no finished epoch in {checkpoint}")
-    options = _plain(asdict(config) | {"resume": False})
-    text = yaml.safe_dump(options, sort_keys=False)
-    if config.resume:
-        before = yaml.safe_load((out / "train.yaml").read_text())
-        changed = [key for key in options if before.get(key) != options[key]]
-        if changed:
-            raise PRMError(
-                f"{out}: cannot resume with other options: "
-                + "; ".join(f"{k} was {before.get(k)!r}, now {options[k]!r}" for k in changed)
-            )
-    elif out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise PRMError(f"{out}: expected a new or empty directory, so that no model is overwritten")
-    out.mkdir(parents=True, exist_ok=True)
-    (out / "train.yaml").write_text(text)
-    return out
+    run.finish(model, module.history)
+    print(f"wrote {run.out}", file=sys.stderr)
 
 
 def _splits(config: TrainConfig) -> tuple[list[Trace], list[Trace]]:
@@ -130,12 +101,39 @@ def _need_labels(traces: Sequence[Trace], config: TrainConfig, split: str) -> No
             if kind == "step":
                 known.update(k for s in trace.steps for k, v in s.labels.items() if v is not None)
             else:
-                known.update(trace.state_labels)
+                columns = trace.state_labels.items()
+                known.update(k for k, column in columns if any(v is not None for v in column))
         if name is not None and name not in known:
             raise PRMError(
                 f"the {split} traces ({len(traces)}) have no {kind} label {name!r}; {kind} labels "
-                f"there: {', '.join(sorted(known)) or 'none'}. `prm label` makes labels"
+                f"there: {', '.join(map(repr, sorted(known))) or 'none'}. `prm label` makes labels"
             )
+
+
+def _check_classes(examples: Sequence[Example], held_out: HeldOut, config: TrainConfig) -> None:
+    """What would fail, or teach nothing, after hours of training fails now."""
+    for readout, name in (("action", config.label), ("state", config.state_label)):
+        if name is None:
+            continue
+        values = {
+            label
+            for example in examples
+            for label, kind in zip(example.labels, example.sequence.readouts, strict=True)
+            if kind == readout and not math.isnan(label)
+        }
+        if len(values) == 1:
+            raise PRMError(
+                f"all training labels {name!r} are {values.pop():g}: there is nothing to tell apart"
+            )
+    if config.calibration == "platt":
+        for labels in held_out.labels.values():
+            known = np.concatenate(labels)
+            known = known[~np.isnan(known)]
+            if known.min() == known.max():
+                raise PRMError(
+                    f"all {len(known)} validation labels are {known[0]:g}, which --calibration "
+                    f"platt cannot fit; choose isotonic or none, or hold out more tasks"
+                )
 
 
 def _initial_model(config: TrainConfig, traces: Sequence[Trace]) -> StepRewardModel:
@@ -191,20 +189,19 @@ def _held_out(traces: Sequence[Trace], model: StepRewardModel, config: TrainConf
     return HeldOut([encoder.encode(trace) for trace in traces], labels)
 
 
-def _fit(module: StepRewardModule, data: StepRewardData, out: Path, config: TrainConfig) -> str:
-    """Run the Lightning trainer; returns the path of the best checkpoint."""
-    checkpoints = out / "checkpoints"
+def _trainer(config: TrainConfig, run: Run) -> tuple[L.Trainer, ModelCheckpoint]:
+    """The Lightning trainer, and the callback that knows the best checkpoint."""
     best = ModelCheckpoint(
-        checkpoints,
+        run.checkpoints,
         "best",
         monitor="val_loss",
         save_weights_only=True,
         save_on_train_epoch_end=True,
+        enable_version_counter=False,
     )
-    last = ModelCheckpoint(checkpoints, "last", save_on_train_epoch_end=True)
-    for checkpoint in (best, last):
-        checkpoint.CHECKPOINT_NAME_LAST = "last"
-        checkpoint._enable_version_counter = False
+    last = ModelCheckpoint(
+        run.checkpoints, "last", save_on_train_epoch_end=True, enable_version_counter=False
+    )
     options: dict[str, Any] = {
         "max_epochs": 3,
         "gradient_clip_val": 1.0,
@@ -214,37 +211,44 @@ def _fit(module: StepRewardModule, data: StepRewardData, out: Path, config: Trai
         "enable_progress_bar": sys.stderr.isatty(),
         "enable_model_summary": False,
     } | config.trainer
-    options["callbacks"] = [*_objects(options.get("callbacks")), best, last]
-    if isinstance(options["logger"], dict | list):
-        options["logger"] = _objects(options["logger"])
+    epochs = options["max_epochs"]
+    if not isinstance(epochs, int) or epochs < 1:
+        raise PRMError(f"train: expected trainer.max_epochs of 1 or more, found {epochs!r}")
     try:
+        options["callbacks"] = [*_objects(options.get("callbacks")), best, last]
+        options["plugins"] = [*_objects(options.get("plugins")), WholeCheckpoints()]
+        if isinstance(options["logger"], dict | list):
+            options["logger"] = _objects(options["logger"])
         trainer = L.Trainer(
             **options,
-            default_root_dir=str(out),
+            default_root_dir=str(run.out),
             reload_dataloaders_every_n_epochs=1,
             use_distributed_sampler=False,
         )
-    except TypeError as error:
-        raise PRMError(
-            f"train: the trainer options do not suit lightning.Trainer: {error}"
-        ) from error
+    except Exception as error:  # Lightning and its plugins raise anything for a bad option
+        reason = str(error).strip().splitlines()[0]
+        raise PRMError(f"train: lightning.Trainer does not take these options: {reason}") from error
+    return trainer, best
+
+
+def _fit(trainer: L.Trainer, module: StepRewardModule, data: StepRewardData, run: Run) -> None:
+    checkpoint = None
+    if run.resumes:
+        run.load(run.last)
+        checkpoint = str(run.last)
     with warnings.catch_warnings():
         # Examples are in memory and collation is trivial: worker processes would only cost time.
         warnings.filterwarnings("ignore", ".*does not have many workers.*")
         warnings.filterwarnings("ignore", "Checkpoint directory .* exists and is not empty")
         warnings.filterwarnings("ignore", ".*isinstance.treespec, LeafSpec.*")
         try:
-            trainer.fit(
-                module,
-                datamodule=data,
-                ckpt_path=str(checkpoints / _LAST) if config.resume else None,
-                weights_only=True,
-            )
+            trainer.fit(module, datamodule=data, ckpt_path=checkpoint, weights_only=True)
         except SystemExit as error:  # Lightning's answer to Ctrl-C
             raise KeyboardInterrupt from error
     if trainer.state.status == TrainerStatus.INTERRUPTED:
         raise KeyboardInterrupt
-    return best.best_model_path
+    if not module.history:
+        raise PRMError("train: no epoch was trained; look at the trainer options")
 
 
 def _objects(entries: Any) -> list[Any]:
@@ -286,40 +290,14 @@ def best_threshold(scores: NDArray[np.float64], good: NDArray[np.bool_]) -> floa
     return float((below + cuts[place]) / 2)
 
 
-def _save(model: StepRewardModel, history: list[dict[str, float]], out: Path) -> None:
-    """Write the model beside its name first, so that no half of one is left under it."""
-    partial = out / ".partial"
-    shutil.rmtree(partial, ignore_errors=True)
-    model.save_pretrained(partial)
-    (partial / "metrics.json").write_text(json.dumps(history, indent=1) + "\n")
-    # The config comes last: a directory without it is no model.
-    for name in sorted(os.listdir(partial), key=lambda name: name == "config.json"):
-        os.replace(partial / name, out / name)
-    partial.rmdir()
-
-
 def _report(model: StepRewardModel, counts: Counter[str], held_out: Sequence[Trace]) -> None:
     trained, total = trainable(model)
     print(
         f"{counts['traces']} training traces, {counts['labels']} labels "
         f"({counts['unlabelled']} read-outs unlabelled), {len(held_out)} validation traces; "
-        f"{total / 1e6:.1f} M parameters, {trained / 1e6:.1f} M trained",
+        f"{total:,} parameters, {trained:,} trained",
         file=sys.stderr,
     )
-    cut = {key: n for key, n in sorted(counts.items()) if key.startswith("cut_")}
+    cut = Counter({key[4:]: n for key, n in counts.items() if key.startswith("cut_")})
     if cut:
-        print(
-            "tokens cut in the middle: "
-            + ", ".join(f"{key[4:]} {n}" for key, n in cut.items() if key != "cut_windows")
-            + f"; extra windows for long traces: {cut.get('cut_windows', 0)}",
-            file=sys.stderr,
-        )
-
-
-def _plain(value: Any) -> Any:
-    """Tuples as lists, so that YAML reads back what it wrote."""
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return value
+        print(describe_cut(cut), file=sys.stderr)

@@ -150,6 +150,11 @@ def test_text_that_spells_a_special_token_stays_text(
     assert special == clean
 
 
+def test_half_a_surrogate_pair_is_encoded(tokenizers: dict[bool, Any]) -> None:
+    encoder = TraceEncoder(tokenizers[True], EncodingConfig(**LENGTHS), causal=True)
+    assert encoder.encode(build("\ud83d", [("\udc00", ["\ud83d"])])).n_steps == 1
+
+
 def test_labels_and_scores_are_not_part_of_the_text(tokenizers: dict[bool, Any]) -> None:
     trace = build("task", [("a", ["b"]), ("c", ["d"])])
     told = msgspec.structs.replace(

@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from prm.data.trace import Trace
 from prm.errors import PRMError
@@ -24,6 +25,7 @@ from tests.backbones import LENGTHS, write_backbone
 from tests.conftest import MakeTrace
 
 KINDS = ("llama", "gpt2", "bert")
+MODELS = (*KINDS, "llama+ngrams", "bert+ngrams")
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +37,14 @@ def backbones(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 @pytest.fixture(scope="module")
 def models(backbones: dict[str, str]) -> dict[str, StepRewardModel]:
     torch.manual_seed(1)
-    return {kind: make(backbones[kind]).eval() for kind in KINDS}
+    found = {}
+    for name in MODELS:
+        kind, _, ngrams = name.partition("+")
+        model = make(backbones[kind], ngram_buckets=512 if ngrams else 0)
+        if model.memory is not None:
+            torch.nn.init.normal_(model.memory.weight)
+        found[name] = model.eval()
+    return found
 
 
 def make(backbone: str, **settings: object) -> StepRewardModel:
@@ -65,7 +74,7 @@ def test_causality_is_found_by_trying(
     assert models[kind].config.causal is causal
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", MODELS)
 def test_a_change_after_a_readout_moves_no_earlier_score(
     models: dict[str, StepRewardModel], make_trace: MakeTrace, kind: str
 ) -> None:
@@ -83,7 +92,7 @@ def test_a_change_after_a_readout_moves_no_earlier_score(
         assert np.abs(after.states[index + 1 :] - before.states[index + 1 :]).max() > 1e-3
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", MODELS)
 def test_appending_steps_moves_no_earlier_score(
     models: dict[str, StepRewardModel], make_trace: MakeTrace, kind: str
 ) -> None:
@@ -94,7 +103,7 @@ def test_appending_steps_moves_no_earlier_score(
         np.testing.assert_allclose(short.states, long.states[: n_steps + 1], atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", MODELS)
 def test_neither_batch_size_nor_order_moves_a_score(
     models: dict[str, StepRewardModel], make_trace: MakeTrace, kind: str
 ) -> None:
@@ -106,7 +115,7 @@ def test_neither_batch_size_nor_order_moves_a_score(
         np.testing.assert_allclose(alone.states, grouped.states, atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("kind", ["llama", "bert"])
+@pytest.mark.parametrize("kind", ["llama", "bert", "llama+ngrams"])
 def test_a_saved_model_gives_the_same_scores(
     models: dict[str, StepRewardModel], make_trace: MakeTrace, tmp_path: Path, kind: str
 ) -> None:
@@ -230,6 +239,61 @@ def test_a_checkpoint_of_another_version_is_refused(
     (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(PRMError, match=f"expected {key}"):
         load_model_config(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"head": "foo"},
+        {"readouts": ["thought"]},
+        {"encoding": {}},
+        {"encoding": LENGTHS | {"max_length": "x"}},
+        {"threshold": "x"},
+        {"backbone": {}},
+        {"backbone": {"model_type": "nothing"}},
+        {"calibrators": {"action": {"method": "magic"}}},
+        {"calibrators": {"action": {"method": "platt", "slope": float("nan"), "intercept": 0}}},
+        {"readouts": ["action"]},
+        {"ngram_buckets": 64},
+    ],
+)
+def test_a_config_that_does_not_fit_is_refused(
+    models: dict[str, StepRewardModel], tmp_path: Path, change: dict[str, object]
+) -> None:
+    """Above all: weights that are missing are never made up."""
+    models["llama"].save_pretrained(tmp_path)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(PRMError, match=str(tmp_path)):
+        StepRewardModel.from_pretrained(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json", "config.json"])
+@pytest.mark.parametrize("kept", [0, 200])
+def test_damaged_files_are_refused(
+    models: dict[str, StepRewardModel], tmp_path: Path, name: str, kept: int
+) -> None:
+    models["llama"].save_pretrained(tmp_path)
+    (tmp_path / name).write_bytes((tmp_path / name).read_bytes()[:kept])
+    with pytest.raises(PRMError, match=str(tmp_path)) as caught:
+        StepRewardModel.from_pretrained(tmp_path)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_a_missing_tensor_is_refused(models: dict[str, StepRewardModel], tmp_path: Path) -> None:
+    models["llama"].save_pretrained(tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    del weights["heads.action.weight"]
+    save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(PRMError, match="missing keys: heads.action.weight"):
+        StepRewardModel.from_pretrained(tmp_path)
+
+
+def test_all_files_of_a_model_have_the_same_permissions(
+    models: dict[str, StepRewardModel], tmp_path: Path
+) -> None:
+    models["llama"].save_pretrained(tmp_path)
+    assert len({path.stat().st_mode for path in tmp_path.iterdir()}) == 1
 
 
 def test_another_kind_of_model_is_refused(backbones: dict[str, str], tmp_path: Path) -> None:

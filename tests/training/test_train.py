@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from prm.data.files import write_traces
+from prm.data.files import read_traces, write_traces
 from prm.data.trace import Trace
 from prm.errors import PRMError
 from prm.model.batching import batch_plan
@@ -30,6 +30,7 @@ from prm.model.predict import predict
 from prm.training.config import OptimizerConfig, TrainConfig
 from prm.training.data import EpochBatches, Example, StepRewardData, for_ranks, make_examples
 from prm.training.module import HeldOut, StepRewardModule
+from prm.training.run import WholeCheckpoints
 from prm.training.train import train
 from tests.backbones import LENGTHS, write_backbone
 from tests.conftest import MakeTrace
@@ -268,11 +269,115 @@ def test_an_existing_model_is_never_overwritten(corpus: str, tmp_path: Path) -> 
 
 
 def test_resuming_with_other_options_says_which(corpus: str, tmp_path: Path) -> None:
-    with pytest.raises(PRMError, match="nothing to resume"):
-        train(tiny(corpus, tmp_path / "out", resume=True))
     train(tiny(corpus, tmp_path / "out"))
     with pytest.raises(PRMError, match="seed was 0, now 5"):
         train(tiny(corpus, tmp_path / "out", resume=True, seed=5))
+
+
+def test_a_training_that_failed_early_leaves_the_directory_free(
+    corpus: str, tmp_path: Path
+) -> None:
+    with pytest.raises(PRMError, match="no step label"):
+        train(tiny(corpus, tmp_path / "out", label="misspelt"))
+    assert not (tmp_path / "out").exists()
+
+    class Stop(L.Callback):
+        def on_train_batch_end(self, *_: Any, **__: Any) -> None:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train_stopped(tiny(corpus, tmp_path / "out"), Stop())
+    assert not list((tmp_path / "out" / "checkpoints").iterdir())
+    # Nothing was learned, so both the same command and --resume begin anew.
+    train(tiny(corpus, tmp_path / "out", resume=True))
+    assert (tmp_path / "out" / "config.json").is_file()
+
+
+def test_resuming_on_other_data_is_refused(
+    corpus: str, make_trace: MakeTrace, tmp_path: Path
+) -> None:
+    train(tiny(corpus, tmp_path / "out"))
+    traces = list(read_traces(corpus))
+    flipped = [
+        msgspec.structs.replace(s, labels={"executed": 1 - s.labels["executed"]})
+        for s in traces[0].steps
+    ]
+    traces[0] = msgspec.structs.replace(traces[0], steps=flipped)
+    write_traces(traces, corpus)
+    with pytest.raises(PRMError, match="training traces or their labels have changed"):
+        train(tiny(corpus, tmp_path / "out", resume=True))
+
+
+@pytest.mark.parametrize("damage", ["empty", "cut"])
+def test_a_damaged_checkpoint_is_named(corpus: str, tmp_path: Path, damage: str) -> None:
+    train(tiny(corpus, tmp_path / "out"))
+    last = tmp_path / "out" / "checkpoints" / "last.ckpt"
+    last.write_bytes(b"" if damage == "empty" else last.read_bytes()[:5000])
+    with pytest.raises(PRMError, match="last.ckpt: expected a checkpoint"):
+        train(tiny(corpus, tmp_path / "out", resume=True))
+
+
+def test_a_checkpoint_that_cannot_be_written_spares_the_one_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "last.ckpt"
+    WholeCheckpoints().save_checkpoint({"epoch": 1}, path)
+
+    def full_disk(checkpoint: object, target: str) -> None:
+        Path(target).write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(torch, "save", full_disk)
+    with pytest.raises(PRMError, match="cannot be written"):
+        WholeCheckpoints().save_checkpoint({"epoch": 2}, path)
+    monkeypatch.undo()
+    assert torch.load(path, weights_only=True) == {"epoch": 1}
+    assert [p.name for p in tmp_path.iterdir()] == ["last.ckpt"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"accelerator": "warp"},
+        {"precision": "17"},
+        {"devices": 0},
+        {"max_epochs": "many"},
+        {"max_epochs": 0},
+        {"misspelt": 1},
+        {"callbacks": [{"class_path": "nowhere.Nothing"}]},
+    ],
+)
+def test_bad_trainer_options_are_refused_before_any_work(
+    corpus: str, tmp_path: Path, options: dict[str, Any]
+) -> None:
+    with pytest.raises(PRMError, match="^train: "):
+        train(tiny(corpus, tmp_path / "out", trainer={"max_epochs": 1} | options))
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_loss_that_is_not_finite_stops_the_training(corpus: str, tmp_path: Path) -> None:
+    wild = OptimizerConfig(learning_rate=1e30)
+    with pytest.raises(PRMError, match="the loss is not finite in batch"):
+        train(tiny(corpus, tmp_path / "out", optimizer=wild, trainer={"max_epochs": 3}))
+
+
+def test_labels_of_one_class_are_refused(make_trace: MakeTrace, tmp_path: Path) -> None:
+    path = tmp_path / "same.jsonl"
+    names = [str(n) for n in range(20)]
+    write_traces([make_trace(2, id=n, task_id=n, labels=[1.0, 1.0]) for n in names], str(path))
+    with pytest.raises(PRMError, match="all training labels 'executed' are 1"):
+        train(tiny(str(path), tmp_path / "out"))
+
+
+def test_state_labels_that_are_all_null_are_no_labels(
+    make_trace: MakeTrace, tmp_path: Path
+) -> None:
+    path = tmp_path / "null.jsonl"
+    names = [str(n) for n in range(20)]
+    empty = {"z": [None, None]}
+    write_traces([make_trace(1, id=n, task_id=n, state_labels=empty) for n in names], str(path))
+    with pytest.raises(PRMError, match="no state label 'z'"):
+        train(tiny(str(path), tmp_path / "out", label=None, state_label="z"))
 
 
 def test_labels_outside_the_range_of_the_head_are_refused(
@@ -292,7 +397,7 @@ def test_labels_outside_the_range_of_the_head_are_refused(
 
 
 def test_an_unknown_label_lists_the_known_ones(corpus: str, tmp_path: Path) -> None:
-    with pytest.raises(PRMError, match="no step label 'reward'; step labels there: executed"):
+    with pytest.raises(PRMError, match="no step label 'reward'; step labels there: 'executed'"):
         train(tiny(corpus, tmp_path / "out", label="reward"))
 
 
@@ -305,7 +410,7 @@ def test_tasks_on_both_sides_of_the_split_are_refused(corpus: str, tmp_path: Pat
     ("options", "message"),
     [
         ({"label": None}, "nothing to learn"),
-        ({"head": "value", "value_range": (1.0, 1.0)}, "must rise"),
+        ({"head": "value", "value_range": (1.0, 1.0)}, "must be finite and rise"),
         ({"head": "ternary", "positive_at": 1.0}, "a ternary head cannot use"),
         ({"lora": LoraConfig()}, "need a --backbone"),
         ({"batch_tokens": 100}, "below encoding.max_length"),
