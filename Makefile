@@ -20,9 +20,10 @@ $(STAMP): pyproject.toml constraints.txt
 	touch $@
 
 demo: $(STAMP)
+	rm -rf out/desk
 	$(BIN)/prm train --config training/desk.yaml --out out/desk/model
 	$(BIN)/prm score data/desk/test.parquet --model out/desk/model --out out/desk/scored.jsonl
-	$(BIN)/prm eval steps out/desk/scored.jsonl --label optimal --score prm --train data/desk/train.parquet
+	$(BIN)/prm eval steps out/desk/scored.jsonl --label optimal --rank-label q --state-label v --train data/desk/train.parquet
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

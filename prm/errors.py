@@ -1,9 +1,30 @@
-"""The one family of errors meant for people: each is a sentence, never a traceback.
+"""The one family of errors meant for people, each a sentence, and the words that sentences share.
 
 The command line prints the sentence and leaves with status 1; the library raises it.
 """
 
 from __future__ import annotations
+
+
+def printable(text: str) -> str:
+    """The text with control characters escaped: data may hold what moves a terminal's cursor.
+
+    >>> print(printable("a\\nb \\x1b[2J"))
+    a\\nb \\x1b[2J
+    """
+    return "".join(
+        character if character.isprintable() else character.encode("unicode_escape").decode()
+        for character in text
+    )
+
+
+def plural(count: int, noun: str) -> str:
+    """A number with its noun.
+
+    >>> plural(1, "task"), plural(1200, "task")
+    ('1 task', '1,200 tasks')
+    """
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 class PRMError(Exception):

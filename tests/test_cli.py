@@ -5,13 +5,16 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from prm.cli import main
+from prm.cli import _parse, main
 from prm.data.files import read_traces, write_traces
 from prm.data.trace import Trace
 
@@ -50,6 +53,7 @@ def fails(capsys: pytest.CaptureFixture[str], arguments: list[str], *words: str)
     assert printed.out == ""
     assert printed.err.startswith("prm: error: ")
     assert printed.err.count("\n") == 1
+    assert "\x1b" not in printed.err
     for word in words:
         assert word in printed.err
 
@@ -71,7 +75,8 @@ def test_outputs_that_cannot_be_written(
     source = tmp_path / "t.jsonl"
     source.write_bytes(lines(CHAT))
     for out, word in (
-        (tmp_path / "missing" / "t.jsonl", "is not a folder"),
+        (source / "t.jsonl", "is not a folder"),
+        ("", "needs a file name"),
         (source, "it is also an input"),
         (tmp_path, "it is a folder"),
         (tmp_path / "t.csv", "suffix"),
@@ -117,8 +122,8 @@ def test_convert_writes_data_to_stdout_and_counts_to_stderr(
     printed = capfd.readouterr()
     records = [json.loads(line) for line in printed.out.splitlines()]
     assert [record["schema"] for record in records] == ["prm-trace/1"] * 2
-    assert "2 traces, 2 steps, 1 tasks, 0 rejected" in printed.err
-    assert "nonfinite_number  1 in 1 records" in printed.err
+    assert "2 traces, 2 steps, 1 task, 0 rejected" in printed.err
+    assert "nonfinite_number  1 in 1 record " in printed.err
 
 
 def test_rejects_are_kept_and_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -129,10 +134,25 @@ def test_rejects_are_kept_and_counted(tmp_path: Path, capsys: pytest.CaptureFixt
     assert len(list(read_traces(out))) == 1
     assert "1 rejected" in capsys.readouterr().err
     Path(source).write_bytes(b"{oops\n{worse\n")
+    os.unlink(bad)
     fails(
         capsys, ["convert", source, "--out", str(tmp_path / "no.jsonl"), "--rejects", bad], "oops"
     )
-    fails(capsys, ["convert", source, "--out", out, "--rejects", out], "the same file")
+    same = f"{tmp_path}/./no.jsonl"
+    command = ["convert", source, "--out", same.replace("/./", "/"), "--rejects", same]
+    fails(capsys, command, "the same file")
+
+
+@pytest.mark.parametrize("option", ["--out", "--rejects"])
+def test_annotations_are_an_input_that_no_output_replaces(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str
+) -> None:
+    source, notes = tmp_path / "t.jsonl", tmp_path / "notes.jsonl"
+    source.write_bytes(lines(CHAT))
+    notes.write_bytes(b"[]")
+    command = ["convert", str(source), "--annotations", str(notes), option, str(notes)]
+    fails(capsys, command, "notes.jsonl")
+    assert notes.read_bytes() == b"[]"
 
 
 def test_convert_then_label_real_logs(
@@ -153,7 +173,7 @@ def test_label_reports_what_it_lacks(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], make_trace: Callable[..., Trace]
 ) -> None:
     write_traces([make_trace()], tmp_path / "t.jsonl")
-    for method, word in (("executed", "InterCode"), ("outcome", "1 in 1 records")):
+    for method, word in (("executed", "InterCode"), ("outcome", "1 trace")):
         status = main(
             [
                 "label",
@@ -164,14 +184,96 @@ def test_label_reports_what_it_lacks(
                 str(tmp_path / "l.jsonl"),
             ]
         )
-        assert status == (method == "executed")
+        assert status == 1
         assert word in capsys.readouterr().err
+
+
+def test_a_table_without_rows_is_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_traces([], tmp_path / "t.parquet")
+    fails(capsys, ["convert", str(tmp_path / "t.parquet")], "at least one trace")
+
+
+def test_control_characters_of_the_data_stay_off_the_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "t.jsonl").write_bytes(lines(own(id="\x1b[2J\n"), own(id="\x1b[2J\n")))
+    fails(capsys, ["convert", str(tmp_path / "t.jsonl"), "--out", str(tmp_path / "o.jsonl")], "2J")
+    (tmp_path / "t.jsonl").write_bytes(lines(own(id="\x1b[2J\n", x=1)))
+    assert main(["convert", str(tmp_path / "t.jsonl"), "--out", str(tmp_path / "o.jsonl")]) == 0
+    shown = capsys.readouterr().err
+    assert r"\x1b[2J\n" in shown
+    assert shown.isascii()
+    assert "\x1b" not in shown
 
 
 def test_usage(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
     assert "prm convert" in capsys.readouterr().out
     assert main(["convrt"]) == 2
+    assert main(["eval", "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert "prm eval steps" in shown
+    assert "prm convert" not in shown
+    assert main(["eval"]) == 2
+
+
+def wrong_usage(capsys: pytest.CaptureFixture[str], arguments: list[str], sentence: str) -> None:
     with pytest.raises(SystemExit) as left:
-        main(["convert", "x", "--format", "parquet"])
+        main(arguments)
     assert left.value.code == 2
+    assert capsys.readouterr().err.splitlines()[-1].partition("error: ")[2] == sentence
+
+
+def test_wrong_usage_is_one_sentence_that_names_the_flag(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "picture").write_bytes(b"\x89PNG")
+    for arguments, sentence in (
+        (["label", "x"], "the following arguments are required: --method"),
+        (["convert", "x", "--policy"], "--policy: expected a value"),
+        (["convert", "x", "--policy", "a", "--policy=b"], "--policy: expected once, found twice"),
+        (["eval", "steps", "x", "--lab", "y"], "unrecognized arguments: --lab=y"),
+        (
+            ["convert", "x", "--config", str(tmp_path / "picture")],
+            "--config: expected a YAML file, found bytes that are no text",
+        ),
+    ):
+        wrong_usage(capsys, arguments, sentence)
+    with pytest.raises(SystemExit):
+        main(["eval", "steps", "--help"])
+    assert "--state-label" in capsys.readouterr().out
+
+
+def test_no_value_of_an_option_is_lost(tmp_path: Path) -> None:
+    """Lists add up; a part wins over its whole, and an option over the file, in any order."""
+    (tmp_path / "c.yaml").write_text("label: file\nseed: 3\n")
+    words = ["--data", "a", "--data", "[b,c]", "--label", "word", "--out", "o", "--data=d[0]"]
+    words += ["--trainer.devices", "2", "--trainer", "{max_epochs: 1}"]
+    words += ["--config", str(tmp_path / "c.yaml")]
+    _, ((config,), _) = _parse("train", words)
+    assert config.data == ["a", "b", "c", "d[0]"]
+    assert (config.label, config.seed) == ("word", 3)
+    assert config.trainer == {"max_epochs": 1, "devices": 2}
+
+
+def test_a_terminated_command_cleans_up(tmp_path: Path) -> None:
+    """SIGTERM, as Ctrl-C: no temporary file stays, and the status is 143."""
+    command = [sys.executable, "-m", "prm", "convert", "-", "--out", str(tmp_path / "t.jsonl")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stderr is not None
+        while not list(tmp_path.iterdir()):
+            time.sleep(0.02)
+        process.terminate()
+        assert process.stderr.read() == b"prm: terminated\n"
+    assert process.returncode == 143
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_closed_standard_output_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "t.jsonl").write_bytes(lines(CHAT))
+    command = f"{sys.executable} -m prm convert {tmp_path}/t.jsonl >&-"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, "prm: error: standard output is closed\n")

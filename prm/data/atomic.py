@@ -2,7 +2,8 @@
 
 The bytes go to a temporary file in the same folder, which is renamed when everything is written;
 on any failure, Ctrl-C included, it is removed. A killed process may leave the temporary file, whose
-name starts with a dot and ends in ``.tmp``, but never a partial file under the final name.
+name starts with a dot and ends in ``.tmp``, but never a partial file under the final name. Folders
+that are missing are made.
 """
 
 from __future__ import annotations
@@ -22,13 +23,14 @@ def atomic_output(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     final = Path(path)
     temporary = final.with_name(f".{final.name}.{os.getpid()}.tmp")
     try:
+        final.parent.mkdir(parents=True, exist_ok=True)
         with open(temporary, "xb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, final)
     except OSError as error:
-        if error.filename not in (None, str(temporary)):
+        if error.filename not in (None, str(temporary), str(final.parent)):
             raise  # another file's trouble
         raise PRMError(f"{final}: cannot be written ({error.strerror or error})") from None
     finally:
@@ -36,14 +38,40 @@ def atomic_output(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
 
 
 def check_output(path: str | os.PathLike[str], inputs: Iterable[str | os.PathLike[str]]) -> None:
-    """Raise :class:`PRMError` before any work when ``path`` cannot become an output file."""
+    """Raise :class:`PRMError` before any work when ``path`` cannot become an output file.
+
+    ``inputs`` are the files that are read, which no output may replace.
+    """
+    if not os.fspath(path):
+        raise PRMError("an output needs a file name, found an empty one")
     final = Path(path)
-    if not final.parent.is_dir():
-        raise PRMError(f"{final}: cannot be written, because {final.parent} is not a folder")
-    if final.is_dir():
-        raise PRMError(f"{final}: cannot be written, because it is a folder")
-    if not os.access(final.parent, os.W_OK | os.X_OK):
-        raise PRMError(f"{final}: cannot be written (no permission in {final.parent})")
+    folder = next(parent for parent in final.absolute().parents if parent.exists())
+    if not folder.is_dir():
+        raise PRMError(f"{final}: cannot be written, because {folder} is not a folder")
+    if final.exists() and not final.is_file():
+        kind = "a folder" if final.is_dir() else "no ordinary file"
+        raise PRMError(f"{final}: cannot be written, because it is {kind}")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise PRMError(f"{final}: cannot be written (no permission in {folder})")
     for source in inputs:
         if final.exists() and os.path.exists(source) and os.path.samefile(final, source):
             raise PRMError(f"{final}: cannot be written, because it is also an input")
+
+
+def check_new_output(path: str | os.PathLike[str]) -> None:
+    """As :func:`check_output`, for a file that may not be there yet."""
+    if os.path.lexists(path):
+        raise PRMError(
+            f"{path}: is there already and is never overwritten; name another or move it"
+        )
+    check_output(path, [])
+
+
+def new_outputs(folder: str, names: Iterable[str]) -> list[Path]:
+    """The paths FOLDER/name; :class:`PRMError` unless all can become new files."""
+    if not folder:
+        raise PRMError("--out: expected the name of a folder, found an empty one")
+    paths = [Path(folder) / name for name in names]
+    for path in paths:
+        check_new_output(path)
+    return paths

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -12,7 +13,7 @@ from prm.data.files import read_traces, write_traces
 from prm.data.formats import FormatName
 from prm.data.sources import expand
 from prm.data.trace import Trace
-from prm.errors import PRMError
+from prm.errors import PRMError, plural
 
 
 def convert(
@@ -35,11 +36,11 @@ def convert(
         format: The format of every file; sniffed from the first record of each if auto.
         policy: Who acted; the source's word, else the name of the file, if absent.
         annotations: The file of annotations that AgentRx publishes beside its traces.
-        rejects: Write records that cannot be read to this file, verbatim, and go on.
+        rejects: Write records that cannot be read to this new file, verbatim, and go on.
     """
     if out is not None:
-        check_output(out, expand(src)[0])
-        if rejects is not None and out == rejects:
+        check_output(out, expand([*src, *([] if annotations is None else [annotations])])[0])
+        if rejects is not None and os.path.realpath(out) == os.path.realpath(rejects):
             raise PRMError(f"{out}: --out and --rejects cannot be the same file")
     diagnostics = Diagnostics()
     traces = read_traces(
@@ -48,7 +49,6 @@ def convert(
         policy=policy,
         annotations=annotations,
         rejects=rejects,
-        unique_ids=True,
         diagnostics=diagnostics,
     )
     totals: Counter[str] = Counter()
@@ -58,7 +58,7 @@ def convert(
 
 def report(totals: Counter[str], diagnostics: Diagnostics) -> None:
     """Print how much was read and what had to be accepted, on stderr."""
-    counts = ", ".join(f"{totals[name]:,} {name}" for name in ("traces", "steps", "tasks"))
+    counts = ", ".join(plural(totals[f"{noun}s"], noun) for noun in ("trace", "step", "task"))
     print(f"prm: {counts}, {diagnostics.count('rejected'):,} rejected", file=sys.stderr)
     if diagnostics.tallies:
         print(diagnostics.table(), file=sys.stderr)
@@ -75,5 +75,7 @@ def counted(
         totals["tasks"] = len(tasks)
         yield trace
     if not totals["traces"]:
+        if not diagnostics.count("rejected"):
+            raise PRMError("expected at least one trace, found tables without a row")
         reason = diagnostics.tallies["rejected"].example
         raise PRMError(f"no trace could be read, every record was rejected; the first: {reason}")

@@ -12,8 +12,8 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from prm.data.json_text import printable
 from prm.data.trace import Trace, pair_results, tool_calls
+from prm.errors import plural, printable
 
 CODES = {
     "missing_result": "a tool call has no result before the next step",
@@ -78,7 +78,9 @@ class Diagnostics:
     def table(self) -> str:
         """One line a code, the most frequent first; empty when nothing was odd."""
         ranked = sorted(self.tallies.items(), key=lambda item: (-item[1].occurrences, item[0]))
-        counts = [f"{tally.occurrences:,} in {tally.records:,} records" for _, tally in ranked]
+        counts = [
+            f"{tally.occurrences:,} in {plural(tally.records, 'record')}" for _, tally in ranked
+        ]
         widths = (max(map(len, self.tallies), default=0), max(map(len, counts), default=0))
         return "\n".join(
             f"{code:<{widths[0]}}  {count:<{widths[1]}}  {CODES[code]} ({printable(tally.example)})"

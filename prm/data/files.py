@@ -13,11 +13,12 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
+from itertools import chain
 from typing import Any, BinaryIO, NamedTuple
 
 import zstandard
 
-from prm.data.atomic import atomic_output, check_output
+from prm.data.atomic import atomic_output, check_new_output, check_output
 from prm.data.diagnostics import Diagnostics, find_oddities
 from prm.data.formats import FORMATS, FormatName, describe, sniff
 from prm.data.formats.record import Format, Record
@@ -40,7 +41,6 @@ def read_traces(
     policy: str | None = None,
     annotations: Path | None = None,
     rejects: Path | None = None,
-    unique_ids: bool = False,
     diagnostics: Diagnostics | None = None,
 ) -> Iterator[Trace]:
     """Stream the traces of files, folders, globs, saved datasets, or the rows of a table.
@@ -51,11 +51,13 @@ def read_traces(
     - ``format`` is that of every file; "auto" sniffs it from the first record of each.
     - ``policy`` overrides who acted.
     - ``annotations`` is the second file that AgentRx publishes.
-    - ``rejects`` is a file for the records that cannot be read, verbatim, while reading goes on; it
-      appears when all is read. Damage to a whole file is an error all the same.
-    - ``unique_ids``: a trace id that another record had is an error that names both. It takes
-      memory for every id.
+    - ``rejects`` is a new file for the records that cannot be read, verbatim, while reading goes
+      on; it appears when all is read, if there is such a record. Damage to a whole file is an error
+      all the same.
     - ``diagnostics`` counts what had to be accepted.
+
+    A trace id that another record had is an error that names both, so that nothing is counted
+    twice; the ids of all records are kept in memory.
 
     Raises :class:`prm.errors.PRMError` at once for unknown paths, and
     :class:`prm.errors.RecordError` at the first bad record, naming file, line and byte.
@@ -63,19 +65,21 @@ def read_traces(
     if format not in ("auto", *FORMATS):
         known = ", ".join(FORMATS)
         raise PRMError(f"format: expected auto or one of {known}, found {format!r}")
+    if policy == "":
+        raise PRMError("--policy: expected a name, found an empty one")
     settings = _Settings(
         None if format == "auto" else FORMATS[format],
         policy,
         None if annotations is None else _read_annotations(annotations),
         Diagnostics() if diagnostics is None else diagnostics,
-        {} if unique_ids else None,
+        {},
     )
     paths, table = _sources(source)
     names, skipped = expand(paths)
     for name in skipped:
         settings.diagnostics.add({"skipped_file": 1}, name)
     if rejects is not None:
-        check_output(rejects, names)
+        check_new_output(rejects)
     files = [read_raw(name) for name in names]
     if table is not None:
         files.append(rows(table, TABLE))
@@ -93,7 +97,9 @@ def write_traces(traces: Iterable[Trace], path: Path | None) -> int:
         return _write_lines(traces, sys.stdout.buffer)
     name = os.fspath(path)
     if not name.endswith(OUTPUTS):
-        raise PRMError(f"{name}: cannot be written, because its suffix is not one of {OUTPUTS}")
+        raise PRMError(
+            f"{name}: cannot be written, because its suffix is none of {', '.join(OUTPUTS)}"
+        )
     check_output(path, [])
     with atomic_output(path) as file:
         if name.endswith(".parquet"):
@@ -114,8 +120,8 @@ class _Settings(NamedTuple):
     policy: str | None
     annotations: dict[str, dict[str, Any]] | None
     diagnostics: Diagnostics
-    places: dict[str, str] | None
-    """Trace id -> where it was read, if ids have to be unique."""
+    places: dict[str, str]
+    """Trace id -> where it was read."""
 
 
 def _sources(
@@ -124,11 +130,21 @@ def _sources(
     """The paths, or else the table, that ``source`` is."""
     if isinstance(source, str | os.PathLike):
         return [source], None
-    if isinstance(source, list | tuple):
-        paths = [item for item in source if isinstance(item, str | os.PathLike)]
-        if len(paths) == len(source):
-            return paths, None
-    return [], source  # type: ignore[return-value]  # what is no path is a row
+    if isinstance(source, Mapping) or not isinstance(source, Iterable):
+        found = type(source).__name__
+        raise PRMError(f"read_traces: expected paths, or a table (iterable of rows), found {found}")
+    items = iter(source)
+    first = next(items, None)
+    if not isinstance(first, str | os.PathLike):
+        return [], None if first is None else chain([first], items)  # type: ignore[arg-type]
+    return [first, *map(_path, items)], None
+
+
+def _path(item: object) -> Path:
+    if not isinstance(item, str | os.PathLike):
+        found = type(item).__name__
+        raise PRMError(f"read_traces: expected paths alone after the first, found {found}")
+    return item
 
 
 def _stream(
@@ -137,7 +153,7 @@ def _stream(
     diagnostics = settings.diagnostics
     unused = dict(settings.annotations or {})
     with ExitStack() as stack:
-        rejected = None if rejects is None else stack.enter_context(atomic_output(rejects))
+        rejected: BinaryIO | None = None
         for file in files:
             chosen = settings.format
             for raw in file:
@@ -145,8 +161,10 @@ def _stream(
                 try:
                     trace, chosen = _read_one(raw, chosen, settings, notes)
                 except RecordError as error:
-                    if rejected is None:
+                    if rejects is None:
                         raise
+                    if rejected is None:
+                        rejected = stack.enter_context(atomic_output(rejects))
                     rejected.write(raw.raw + b"\n")
                     diagnostics.add({"rejected": 1}, str(error))
                     continue
@@ -183,8 +201,7 @@ def _read_one(
                 "only a run that is marked invalid may have none, because it failed before it began"
             )
             raise raw.error("$.steps", "at least one step of the agent", "none", why)
-        if settings.places is not None:
-            _claim_id(trace, raw, settings.places)
+        _claim_id(trace, raw, settings.places)
     except RecordError as error:
         if error.uri == raw.name:
             raise
@@ -197,7 +214,7 @@ def _read_one(
 def _claim_id(trace: Trace, raw: Raw, places: dict[str, str]) -> None:
     if trace.id in places:
         found = f"{trace.id!r} again, as in {places[trace.id]}"
-        why = "--policy renames the traces of most formats"
+        why = "`prm convert --policy` renames the traces of most formats"
         raise raw.error("$.id", f"an id of its own for record {raw.number}", found, why)
     places[trace.id] = f"{raw.where}, record {raw.number}"
 
@@ -206,8 +223,8 @@ def _choose(record: Record, chosen: Format | None, settings: _Settings) -> Forma
     """The format of the record: the one that was named, or else that of the file so far."""
     found = settings.format or sniff(record.value)
     if found is None:
-        known = "; ".join(f"{each.name} {each.summary}" for each in FORMATS.values())
-        raise record.error("$", f"a record of a known format ({known})", describe(record.value))
+        known = f"a record of a known format ({', '.join(FORMATS)})"
+        raise record.error("$", known, describe(record.value))
     wanted = chosen or found
     if found is not wanted or not found.matches(record.value):
         expected = f"a record of the format {wanted.name}, {wanted.summary}"

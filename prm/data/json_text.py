@@ -25,15 +25,6 @@ _ENCODER = msgspec.json.Encoder()
 _DECODER = msgspec.json.Decoder(Trace)
 
 
-def printable(text: str) -> str:
-    """The text with control characters escaped, for messages that quote the input.
-
-    >>> printable("a\\nb")
-    'a\\\\nb'
-    """
-    return text if text.isprintable() else repr(text)[1:-1]
-
-
 def parse_json(raw: bytes, notes: Counter[str], uri: str, line: int | None, offset: int) -> Any:
     """The value of one record; ``line`` and ``offset`` (bytes) say where it starts in its file."""
 

@@ -70,21 +70,28 @@ def expand(paths: Iterable[str | os.PathLike[str]]) -> tuple[list[str], list[str
 def read_raw(uri: str) -> Iterator[Raw]:
     """The records of one file, saved dataset, or standard input (``-``)."""
     if uri == STDIN:
-        yield from split_records(sys.stdin.buffer, _STDIN_NAME)
-        return
-    if os.path.isdir(uri):
+        if sys.stdin is None:
+            raise PRMError(f"{_STDIN_NAME}: cannot be read, because it is closed")
+        yield from _unpacked(sys.stdin.buffer, _STDIN_NAME)
+    elif os.path.isdir(uri):
         yield from read_saved_dataset(uri)
-        return
-    with _open(uri) as file:
-        magic = file.peek(4)[:4]
-        if magic == b"PAR1":
-            yield from read_parquet(uri)
-        elif magic[:2] == b"\x1f\x8b":
-            yield from split_records(io.BufferedReader(gzip.GzipFile(fileobj=file)), uri)
-        elif magic == zstandard.FRAME_HEADER:
-            yield from split_records(io.BufferedReader(_ZstdFrames(file)), uri)
-        else:
-            yield from split_records(file, uri)
+    else:
+        with _open(uri) as file:
+            yield from _unpacked(file, uri)
+
+
+def _unpacked(file: Any, uri: str) -> Iterator[Raw]:
+    """The records of an open file, a ``BufferedReader``, whatever it is packed in."""
+    magic = file.peek(4)[:4]
+    if magic == b"PAR1":
+        # Its table of contents is at its end, which a pipe does not reach at once.
+        yield from read_parquet(file if file.seekable() else io.BytesIO(file.read()), uri)
+    elif magic[:2] == b"\x1f\x8b":
+        yield from split_records(io.BufferedReader(gzip.GzipFile(fileobj=file)), uri)
+    elif magic == zstandard.FRAME_HEADER:
+        yield from split_records(io.BufferedReader(_ZstdFrames(file)), uri)
+    else:
+        yield from split_records(file, uri)
 
 
 def _open(path: str) -> io.BufferedReader:

@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
+import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from pathlib import Path
+from typing import Literal
 
+from prm.data.atomic import new_outputs
 from prm.data.convert import counted, report
 from prm.data.diagnostics import Diagnostics
 from prm.data.files import read_traces, write_traces
 from prm.data.trace import Trace
-from prm.errors import PRMError
+from prm.errors import PRMError, plural, printable
 
 TRAIN_VALIDATION_TEST = {"train": 0.8, "validation": 0.1, "test": 0.1}
 
@@ -56,9 +59,7 @@ def task_side(
     >>> task_side("17"), task_side("17", seed=1)
     ('train', 'train')
     """
-    shares = list(fractions.values())
-    if not shares or min(shares) < 0 or not math.isclose(sum(shares), 1, abs_tol=1e-9):
-        raise PRMError(f"expected fractions that are >= 0 and sum to 1, found {dict(fractions)}")
+    _check_fractions(fractions)
     at = task_hash(task_id, seed)
     bound = 0.0
     for side, share in fractions.items():
@@ -66,6 +67,12 @@ def task_side(
         if at < bound:
             return side
     return next(side for side in reversed(list(fractions)) if fractions[side] > 0)  # rounding
+
+
+def _check_fractions(fractions: Mapping[str, float]) -> None:
+    shares = list(fractions.values())
+    if not shares or min(shares) < 0 or not math.isclose(sum(shares), 1, abs_tol=1e-9):
+        raise PRMError(f"--fractions: expected shares >= 0 that sum to 1, found {dict(fractions)}")
 
 
 def split_by_task(
@@ -87,30 +94,40 @@ def split(
     out: str,
     fractions: dict[str, float] = TRAIN_VALIDATION_TEST,
     seed: int = 0,
-    suffix: str = ".jsonl.gz",
+    suffix: Literal[".jsonl", ".jsonl.gz", ".jsonl.zst", ".parquet"] = ".jsonl.gz",
 ) -> None:
-    """Split traces by task into files OUT/{side}{suffix}; no task is on two sides.
+    """Split traces by task into new files OUT/{side}{suffix}; no task is on two sides.
 
     The side of a task depends on its id and the seed alone, so files that are split apart agree.
+    Nothing is written when a side would be empty.
 
     Args:
         src: Files, folders, globs or saved datasets; - is standard input.
         out: Folder to write to; it is made if it is not there.
         fractions: Shares of the sides, e.g. '{train: 0.8, test: 0.2}'.
         seed: Another seed is another split.
-        suffix: .jsonl, .jsonl.gz, .jsonl.zst or .parquet.
+        suffix: The kind of the files.
     """
-    folder = Path(out)
-    targets = {side: folder / f"{side}{suffix}" for side in fractions}
-    taken = [path for path in targets.values() if path.exists()]
-    if taken:
-        raise PRMError(f"{taken[0]}: is there already, and a split never overwrites one")
+    _check_fractions(fractions)
+    for side in fractions:  # YAML makes a number of the name 1
+        if not re.fullmatch(r"\w[\w.-]*", str(side)):
+            raise PRMError(
+                f"--fractions: expected names of files for the sides (letters, digits, _, -, "
+                f"inner dots), found {side!r}"
+            )
+    paths = new_outputs(out, [f"{side}{suffix}" for side in fractions])
     diagnostics, totals = Diagnostics(), Counter[str]()
-    traces = counted(
-        read_traces(src, unique_ids=True, diagnostics=diagnostics), totals, diagnostics
-    )
+    traces = counted(read_traces(src, diagnostics=diagnostics), totals, diagnostics)
     sides = split_by_task(traces, fractions, seed)
-    folder.mkdir(parents=True, exist_ok=True)
-    for side, path in targets.items():
-        write_traces(sides[side], path)
+    for side, members in sides.items():
+        if not members:
+            tasks = plural(totals["tasks"], "task")
+            raise PRMError(
+                f"side {side!r} would get no trace (share {fractions[side]:g} of {tasks}); give "
+                f"other --fractions or another --seed"
+            )
+    for members, path in zip(sides.values(), paths, strict=True):
+        written = plural(write_traces(members, path), "trace")
+        tasks = plural(len({trace.task_id for trace in members}), "task")
+        print(f"{printable(str(path))}: {written} of {tasks}", file=sys.stderr)
     report(totals, diagnostics)

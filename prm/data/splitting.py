@@ -19,8 +19,8 @@ from typing import Any, BinaryIO, NamedTuple
 
 import zstandard
 
-from prm.data.json_text import json_error, parse_json, printable
-from prm.errors import PRMError, RecordError
+from prm.data.json_text import json_error, parse_json
+from prm.errors import PRMError, RecordError, printable
 
 # Finds where a value ends and judges nothing about its numbers.
 _SCANNER = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=str)

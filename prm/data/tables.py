@@ -41,6 +41,8 @@ def to_dataset(traces: Iterable[Trace]) -> Dataset:
 def rows(table: Iterable[Mapping[str, Any]], uri: str, *, nested: bool = False) -> Iterator[Raw]:
     """The rows of a table: the JSON text in column ``trace``, or else the whole row as JSON."""
     for number, row in enumerate(table):
+        if not isinstance(row, Mapping):
+            raise Raw(uri, number, b"").error("$", "a mapping (a row)", type(row).__name__)
         text = row.get("trace", row)
         if text is row:
             try:
@@ -68,22 +70,20 @@ def read_saved_dataset(path: str) -> Iterator[Raw]:
         yield from rows(part, name, nested="struct<" in str(part.data.schema))
 
 
-def read_parquet(path: str) -> Iterator[Raw]:
-    """The rows of a Parquet file, streamed."""
+def read_parquet(stream: BinaryIO, uri: str) -> Iterator[Raw]:
+    """The rows of a Parquet file that is open and can seek, streamed; ``uri`` names it."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
-        with pq.ParquetFile(path) as file:
+        with pq.ParquetFile(stream) as file:
             schema = file.schema_arrow
             columns = ["trace"] if "trace" in schema.names else None
             batches = file.iter_batches(batch_size=256, columns=columns)
             table = (row for batch in batches for row in batch.to_pylist())
-            yield from rows(table, path, nested="struct<" in str(schema))
+            yield from rows(table, uri, nested="struct<" in str(schema))
     except pa.ArrowException as error:
-        raise PRMError(
-            f"{path}: expected a complete Parquet file, found damage ({error})"
-        ) from None
+        raise PRMError(f"{uri}: expected a complete Parquet file, found damage ({error})") from None
 
 
 def write_parquet(traces: Iterable[Trace], file: BinaryIO) -> int:

@@ -20,13 +20,11 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from prm.data.shapes import Problem, message_problems, tool_problems
 from prm.errors import RecordError
 
 SCHEMA = "prm-trace/1"
-ROLES = ("system", "developer", "user", "assistant", "tool", "function")
-
 Message = dict[str, Any]
-Problem = tuple[str, str, str]  # JSON path, what was expected, what was found
 Status = Literal[
     "completed", "out_of_turns", "out_of_time", "agent_error", "environment_error", "unknown"
 ]
@@ -149,8 +147,13 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True):
             raise RecordError(f"trace {self.id!r}", path=path, expected=expected, found=found)
 
     def _problems(self) -> Iterator[Problem]:
+        for name, text in (("id", self.id), ("task_id", self.task_id)):
+            if not text:
+                yield f"$.{name}", "a string that is not empty", "an empty one"
+        for index, tool in enumerate(self.tools or []):
+            yield from tool_problems(f"$.tools[{index}]", tool)
         for index, message in enumerate(self.messages):
-            yield from _message_problems(f"$.messages[{index}]", message)
+            yield from message_problems(f"$.messages[{index}]", message)
         previous = -1
         for index, step in enumerate(self.steps):
             path = f"$.steps[{index}]"
@@ -181,6 +184,9 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True):
         reward = self.outcome.reward
         if reward is not None and not math.isfinite(reward):
             yield "$.outcome.reward", "a finite number or null", str(reward)
+        turns = self.outcome.max_turns
+        if turns is not None and turns < 0:
+            yield "$.outcome.max_turns", "a number >= 0 or null", str(turns)
 
 
 class StepWindow(NamedTuple):
@@ -288,19 +294,6 @@ def _part_text(part: object) -> str:
 
 def _column(values: Sequence[float | None]) -> NDArray[np.float64]:
     return np.array([math.nan if value is None else value for value in values], dtype=np.float64)
-
-
-def _message_problems(path: str, message: Message) -> Iterator[Problem]:
-    if message.get("role") not in ROLES:
-        yield f"{path}.role", f"one of {', '.join(ROLES)}", f"{message.get('role')!r:.60}"
-    calls = message.get("tool_calls")
-    if calls is not None and not (
-        isinstance(calls, list) and all(isinstance(call, dict) for call in calls)
-    ):
-        yield f"{path}.tool_calls", "a list of objects or null", type(calls).__name__
-    legacy = message.get("function_call")
-    if legacy is not None and not isinstance(legacy, dict):
-        yield f"{path}.function_call", "an object or null", type(legacy).__name__
 
 
 def _not_finite(path: str, values: Iterable[tuple[object, float | None]]) -> Iterator[Problem]:

@@ -20,6 +20,8 @@ from prm.errors import PRMError
 
 Floats = NDArray[np.float64]
 
+MIN_RESAMPLES = 20
+"""Below, the ends of a 95 % interval would be the extremes of the resamples."""
 MAX_UNDEFINED = 0.05
 """Share of undefined resamples above which there is no interval."""
 
@@ -44,7 +46,7 @@ def bootstrap(
 
     ``statistic`` maps task weights (N,), multiplicities that sum to N, to an array. One task says
     nothing about others: with N = 1 all samples are NaN. Raises :class:`PRMError` without a task
-    or for negative ``resamples``.
+    or for 1 to 19 ``resamples``, which are too few for an interval; 0 are for none.
 
     >>> x = np.array([1.0, 2.0, 3.0, 4.0])
     >>> mean = lambda w: np.array([np.average(x, weights=w)])
@@ -54,8 +56,11 @@ def bootstrap(
     """
     if n_tasks < 1:
         raise PRMError(f"expected at least 1 task to resample, found {n_tasks}")
-    if resamples < 0:
-        raise PRMError(f"expected a number of resamples >= 0, found {resamples}")
+    if resamples != 0 and resamples < MIN_RESAMPLES:
+        raise PRMError(
+            f"--bootstrap: expected 0 resamples (no intervals) or at least {MIN_RESAMPLES}, "
+            f"found {resamples}"
+        )
     value = statistic(np.ones(n_tasks))
     samples = np.full((resamples, *value.shape), np.nan)
     for row in range(resamples if n_tasks > 1 else 0):

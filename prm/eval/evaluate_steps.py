@@ -9,9 +9,10 @@ import io
 import math
 import sys
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
@@ -19,7 +20,9 @@ from prm.data.atomic import atomic_output, check_output
 from prm.data.convert import counted, report
 from prm.data.diagnostics import Diagnostics
 from prm.data.files import read_traces
+from prm.data.sources import expand
 from prm.data.trace import Trace
+from prm.errors import plural
 from prm.eval.estimate import Estimate
 from prm.eval.measures import Estimates
 from prm.eval.step_report import StepReport, step_report
@@ -35,10 +38,9 @@ HEADINGS = {
     "first_error.accuracy": "first error",
     "first_error.f1": "first error F1",
     "spearman": "Spearman",
-    "success": "success",
-    "gain": "gain over random",
 }
-PAGE_WIDTH = 140
+Row = tuple[str, ...]
+PAGE_WIDTH = 80
 VERDICT = {"average_precision": "average precision", "brier": "Brier score"}
 
 
@@ -77,13 +79,13 @@ def evaluate_steps(
         threshold: A step that scores lower is predicted to be wrong; 0.5 if not given, which only
             probabilities allow.
         soft_brier: Whether the Brier score uses the label itself, in [0, 1], not positive or not.
-        bootstrap: Number of resamples of the tasks.
+        bootstrap: Number of resamples of the tasks, at least 20; 0 for no intervals.
         seed: Seed of the resamples.
         json: Whether to print JSON, with every number as value, low, high, n, n_skipped.
         out: File for the result instead of stdout.
     """
     if out is not None:
-        check_output(out, [*scored, *(train or [])])
+        check_output(out, expand([*scored, *(train or [])])[0])
     measured = step_report(
         _read(scored),
         None if train is None else _read(train),
@@ -100,7 +102,8 @@ def evaluate_steps(
     )
     text = as_json(measured) if json else as_table(measured)
     if out is None:
-        sys.stdout.write(text)
+        # UTF-8 whatever the locale, as for every other output.
+        sys.stdout.buffer.write(text.encode())
     else:
         with atomic_output(out) as file:
             file.write(text.encode())
@@ -119,21 +122,21 @@ def as_json(measured: StepReport) -> str:
 
 
 def as_table(measured: StepReport) -> str:
-    """The report for people: a table of scorers, one of differences, a verdict."""
-    tables = {
-        "scorer": measured.scorers,
-        "model −": measured.differences,
-        "best of n by": measured.best_of_n,
-        "state scores": measured.states,
-    }
+    """The report for people, 80 columns wide: tables of all metrics, a verdict."""
+    tables = [
+        _table(("metric", "scorer", "value", "model − scorer"), _by_metric(measured)),
+        _table(("best of n", "success", "gain over random"), _best_of_n(measured)),
+        _table(("state scores", "scorer", "value"), _states(measured)),
+    ]
     return "\n".join(
         [
-            f"{measured.n_traces:,} traces, {measured.n_steps:,} steps with label and score, "
-            f"{measured.n_skipped:,} skipped; base rate {measured.base_rate}",
-            *(_table(title, rows) for title, rows in tables.items() if rows),
+            f"{plural(measured.n_traces, 'trace')}, {plural(measured.n_steps, 'step')} with label "
+            f"and score, {measured.n_skipped:,} skipped; base rate {measured.base_rate}",
+            *(table for table in tables if table),
+            "",
             "Intervals: 95 %, tasks resampled. – : not defined (Brier and ECE need probabilities).",
-            f"Baselines learned from {measured.fitted_on}. A step that scores below "
-            f"{measured.threshold:g} is predicted to be wrong.",
+            f"Baselines learned from {measured.fitted_on}.",
+            f"A step that scores below {measured.threshold:g} is predicted to be wrong.",
             verdict(measured),
             "",
         ]
@@ -164,14 +167,45 @@ def _compared(name: str, difference: Estimate, higher_is_better: bool) -> str:
     return f"cannot be told from {OPPONENT} in {name} (gain {value:.3f} [{low:.3f}, {high:.3f}])"
 
 
-def _table(title: str, rows: Mapping[str, Estimates]) -> str:
-    first = next(iter(rows.values()))
-    metrics = [metric for metric in HEADINGS if metric in first]
-    table = Table(title, *(HEADINGS[metric] for metric in metrics))
-    for name, estimates in rows.items():
-        # The interval goes below its value: seven columns then fit a screen.
-        cells = [str(estimates[metric]).replace(" [", "\n[") for metric in metrics]
-        table.add_row(name, *cells)
+def _by_metric(measured: StepReport) -> Iterator[Row]:
+    for metric in _shown(measured.scorers):
+        heading = HEADINGS[metric]
+        for scorer, estimates in measured.scorers.items():
+            difference = measured.differences.get(scorer)
+            yield (
+                heading,
+                scorer,
+                str(estimates[metric]),
+                "" if difference is None else str(difference[metric]),
+            )
+            heading = ""
+
+
+def _best_of_n(measured: StepReport) -> Iterator[Row]:
+    for way, estimates in measured.best_of_n.items():
+        yield way, str(estimates["success"]), str(estimates["gain"])
+
+
+def _states(measured: StepReport) -> Iterator[Row]:
+    for metric in _shown(measured.states):
+        heading = HEADINGS[metric]
+        for scorer, estimates in measured.states.items():
+            yield heading, scorer, str(estimates[metric])
+            heading = ""
+
+
+def _shown(scorers: Mapping[str, Estimates]) -> list[str]:
+    """The metrics that have a heading, in its order."""
+    return [metric for metric in HEADINGS if any(metric in each for each in scorers.values())]
+
+
+def _table(headings: Row, rows: Iterable[Row]) -> str:
+    """A table; empty without rows."""
+    table = Table(*headings, box=SIMPLE_HEAD, pad_edge=False)
+    for row in rows:
+        table.add_row(*row)
+    if not table.row_count:
+        return ""
     page = io.StringIO()
     Console(file=page, width=PAGE_WIDTH, highlight=False, markup=False).print(table)
-    return page.getvalue().rstrip("\n")
+    return "\n".join(line.rstrip() for line in page.getvalue().rstrip().split("\n"))

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from prm.data.trace import Trace
-from prm.errors import PRMError
+from prm.errors import PRMError, plural
 from prm.eval.baselines import BASELINES, score_from_training, score_out_of_fold
 from prm.eval.estimate import Estimate
 from prm.eval.measures import (
@@ -102,6 +102,8 @@ def step_report(
     of the traces (and says which are), when the labels are of one class, when ``train`` shares a
     task with ``traces``, and when numbers that must be probabilities are not.
     """
+    if seed < 0:
+        raise PRMError(f"--seed: expected a number >= 0, found {seed}")
     labels = step_column(traces, "labels", label)
     scores = step_column(traces, "scores", score)
     ranks = None if rank_label is None else step_column(traces, "labels", rank_label)
@@ -169,7 +171,9 @@ def step_report(
         n_skipped=int((~used).sum()),
         base_rate=resampled({"labels": base_rate}).estimates("labels")["base_rate"],
         threshold=model_cut,
-        fitted_on="the other folds, by task" if train is None else f"{len(train)} training traces",
+        fitted_on="the other folds, by task"
+        if train is None
+        else plural(len(train), "training trace"),
         scorers={name: steps.estimates(name) for name in steps.value},
         differences={name: steps.difference(MODEL, name) for name in baselines},
         best_of_n={
@@ -193,8 +197,8 @@ def _baseline_scores(
     shared = {trace.task_id for trace in train} & {trace.task_id for trace in traces}
     if shared:
         raise PRMError(
-            f"training and scored traces share {len(shared)} tasks ({min(shared)!r} is one), so "
-            f"the baselines would be scored on what they learned; split by task"
+            f"training and scored traces share {plural(len(shared), 'task')} ({min(shared)!r} is "
+            f"one), so the baselines would be scored on what they learned; split by task"
         )
     learned = _positive(step_column(train, "labels", label), positive_at)
     return {name: score_from_training(name, traces, train, learned) for name in BASELINES}

@@ -6,12 +6,12 @@ The corpora under ``data/`` are exactly what this command writes with its defaul
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 import numpy as np
 
+from prm.data.atomic import new_outputs
 from prm.data.files import write_traces
-from prm.errors import PRMError
+from prm.errors import PRMError, plural, printable
 from prm.rl.desk.agents import AGENTS
 from prm.rl.desk.play import Run, annotate, play
 from prm.rl.desk.world import DeskConfig, Split, budgets, desk_tasks
@@ -28,7 +28,7 @@ def generate(
     test: int = 160,
     samples: int = 6,
 ) -> None:
-    """Write the traces of scripted agents with their exact labels: OUT/{split}.parquet.
+    """Write the traces of scripted agents with their exact labels: new files OUT/{split}.parquet.
 
     ENVIRONMENT is ``desk``. The same seed gives the same bytes. Labels of a step: ``q``,
     ``advantage``, ``optimal``; of a state: ``v``.
@@ -50,14 +50,13 @@ def generate(
         raise PRMError(
             f"generate: expected 1 to {len(AGENTS)} samples (one an agent), found {samples}"
         )
-    folder = Path(out)
-    folder.mkdir(parents=True, exist_ok=True)
     counts: dict[Split, int] = {"train": train, "validation": validation, "test": test}
-    for split, n_tasks in counts.items():
+    paths = new_outputs(out, [f"{split}.parquet" for split in counts])
+    for path, (split, n_tasks) in zip(paths, counts.items(), strict=True):
         runs = _runs(n_tasks, samples, seed, split)
-        path = folder / f"{split}.parquet"
-        n = write_traces(map(annotate, play(runs, seed)), path)
-        print(f"{path}: {n} traces of {n_tasks} tasks", file=sys.stderr)
+        written = plural(write_traces(map(annotate, play(runs, seed)), path), "trace")
+        tasks = plural(n_tasks, "task")
+        print(f"{printable(str(path))}: {written} of {tasks}", file=sys.stderr)
 
 
 def _runs(n_tasks: int, samples: int, seed: int, split: Split) -> list[Run]:

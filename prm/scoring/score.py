@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 
 from prm.data.atomic import check_output
+from prm.data.convert import counted, report
 from prm.data.diagnostics import Diagnostics
 from prm.data.files import read_traces, write_traces
 from prm.data.sources import expand
@@ -38,6 +40,8 @@ def score(
     from prm.model.network import StepRewardModel
     from prm.scoring.scorer import Scorer
 
+    if not name:
+        raise PRMError("--name: expected a name for the scores, found an empty one")
     if out is not None:
         check_output(out, expand(traces)[0])
     loaded = StepRewardModel.from_pretrained(model)
@@ -54,9 +58,9 @@ def score(
     loaded = loaded.to(where)  # type: ignore[arg-type]
     scorer = Scorer(loaded, name=name, batch_tokens=batch_tokens)
     diagnostics = Diagnostics()
-    written = write_traces(scorer.score(read_traces(traces, diagnostics=diagnostics)), out)
-    if diagnostics.tallies:
-        print(diagnostics.table(), file=sys.stderr)
-    print(f"scored {written} traces", file=sys.stderr)
+    totals = Counter[str]()
+    read = counted(read_traces(traces, diagnostics=diagnostics), totals, diagnostics)
+    write_traces(scorer.score(read), out)
+    report(totals, diagnostics)
     if scorer.cut:
         print(describe_cut(scorer.cut), file=sys.stderr)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import gzip
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 import zstandard
 from hypothesis import given, settings
@@ -27,7 +29,11 @@ def joined(text: str) -> str:
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
 
 
+name = st.text(st.characters(codec=None), min_size=1, max_size=20).map(joined)
 text = st.one_of(st.text(st.characters(codec=None), max_size=20).map(joined), st.just(HOSTILE))
+# The values of these keys have a shape.
+SHAPED = {"tool_calls", "function_call", "function", "name", "parameters"}
+key = text.filter(lambda word: word not in SHAPED)
 number = st.floats(allow_nan=False, allow_infinity=False)
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers(-(10**40), 10**40) | number | text,
@@ -42,7 +48,7 @@ def traces(draw: st.DrawFn) -> Trace:
     roles = draw(st.lists(st.sampled_from(["user", "assistant", "tool"]), max_size=6))
     messages = [
         {
-            **draw(st.dictionaries(text, json_values, max_size=2)),
+            **draw(st.dictionaries(key, json_values, max_size=2)),
             "role": role,
             "content": draw(text),
         }
@@ -61,12 +67,10 @@ def traces(draw: st.DrawFn) -> Trace:
     ]
     states = st.lists(st.none() | number, min_size=len(steps) + 1, max_size=len(steps) + 1)
     return Trace(
-        id=draw(text),
-        task_id=draw(text),
+        id=draw(name),
+        task_id=draw(name),
         policy=draw(st.none() | text),
-        tools=draw(
-            st.none() | st.lists(st.dictionaries(text, json_values, max_size=2), max_size=2)
-        ),
+        tools=draw(st.none() | st.lists(st.dictionaries(key, json_values, max_size=2), max_size=2)),
         messages=messages,
         steps=steps,
         outcome=Outcome(
@@ -99,7 +103,7 @@ ROW = {"prompt": "p", "completions": ["a"], "labels": [True]}
 class TestRoundTrip:
     @pytest.mark.parametrize("suffix", OUTPUTS)
     @settings(max_examples=40, deadline=None)
-    @given(st.lists(traces(), max_size=3))
+    @given(st.lists(traces(), max_size=3, unique_by=lambda trace: trace.id))
     def test_what_is_read_back_is_what_was_written(
         self, folder: Path, suffix: str, written: list[Trace]
     ) -> None:
@@ -109,7 +113,7 @@ class TestRoundTrip:
             assert list(read_traces(path)) == written
 
     @settings(max_examples=25, deadline=None)
-    @given(st.lists(traces(), min_size=1, max_size=3))
+    @given(st.lists(traces(), min_size=1, max_size=3, unique_by=lambda trace: trace.id))
     def test_a_dataset_holds_the_same_traces(self, written: list[Trace]) -> None:
         dataset = to_dataset(written)
         assert list(read_traces(dataset)) == written
@@ -222,6 +226,22 @@ class TestContainers:
             assert first.id != second.id
             assert first.policy == ("rows" if isinstance(source, Path) else None)
 
+    @pytest.mark.parametrize("suffix", OUTPUTS)
+    def test_standard_input_is_unpacked_as_a_file_is(
+        self,
+        tmp_path: Path,
+        make_trace: Callable[..., Trace],
+        monkeypatch: pytest.MonkeyPatch,
+        suffix: str,
+    ) -> None:
+        write_traces([make_trace()], tmp_path / f"t{suffix}")
+        reading, writing = os.pipe()  # which cannot seek
+        os.write(writing, (tmp_path / f"t{suffix}").read_bytes())
+        os.close(writing)
+        with open(reading) as stdin:
+            monkeypatch.setattr("sys.stdin", stdin)
+            assert list(read_traces("-")) == [make_trace()]
+
     def test_nested_columns_are_counted(self, tmp_path: Path) -> None:
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -331,6 +351,28 @@ class TestDamage:
         with pytest.raises(PRMError, match="expected trace files"):
             read_traces(tmp_path)
 
+    def test_a_file_that_is_read_twice_is_not_counted_twice(self, tmp_path: Path) -> None:
+        path = write(tmp_path / "t.jsonl", CHAT)
+        with pytest.raises(RecordError, match=r"again, as in .*t\.jsonl:1"):
+            list(read_traces([path, path]))
+
+    @pytest.mark.parametrize("source", [None, 7, {"a": 1}, [1], [CHAT, 1], ["t.jsonl", CHAT]])
+    def test_what_is_neither_paths_nor_rows(self, source: Any) -> None:
+        with pytest.raises(PRMError, match="expected"):
+            list(read_traces(source))
+
+    def test_an_enumeration_names_its_values_and_a_mapping_its_key(
+        self, tmp_path: Path, make_trace: Callable[..., Trace]
+    ) -> None:
+        own = msgspec.to_builtins(make_trace(1, labels=[0.5]))
+        own["outcome"]["status"] = "fine"
+        self.fails(write(tmp_path / "t.jsonl", own), "one of completed, out_of_turns", "'fine'")
+        del own["outcome"]
+        own["steps"][0]["labels"]["human"] = "good"
+        self.fails(write(tmp_path / "t.jsonl", own), "$.steps[0].labels['human']", "found str")
+        own["steps"] = [{}]
+        self.fails(write(tmp_path / "t.jsonl", own), "$.steps[0]", "with the key at")
+
     def test_a_cut_table(self, tmp_path: Path, make_trace: Callable[..., Trace]) -> None:
         write_traces([make_trace()], tmp_path / "t.parquet")
         data = (tmp_path / "t.parquet").read_bytes()
@@ -349,6 +391,13 @@ class TestDamage:
     def test_the_formats_are_listed_when_none_matches(self, tmp_path: Path) -> None:
         self.fails(write(tmp_path / "t.json", {"x": 1}), "intercode", "tau_bench", "the keys x")
 
+    @pytest.mark.parametrize("change", [{"id": ""}, {"task_id": ""}])
+    def test_empty_names(
+        self, tmp_path: Path, make_trace: Callable[..., Trace], change: dict[str, str]
+    ) -> None:
+        own = msgspec.to_builtins(make_trace(1)) | change
+        self.fails(write(tmp_path / "t.jsonl", own), "a string that is not empty")
+
 
 class TestRejects:
     def test_bad_records_go_there_verbatim_and_the_rest_go_on(self, tmp_path: Path) -> None:
@@ -364,6 +413,15 @@ class TestRejects:
         assert (tmp_path / "bad.jsonl").read_bytes() == b"".join(line + b"\n" for line in bad)
         assert diagnostics.count("rejected") == 3
 
+    def test_nothing_rejected_leaves_no_file_and_no_file_is_replaced(self, tmp_path: Path) -> None:
+        path, rejects = write(tmp_path / "t.jsonl", CHAT), tmp_path / "bad.jsonl"
+        assert len(list(read_traces(path, rejects=rejects))) == 1
+        assert not rejects.exists()
+        rejects.write_text("precious")
+        with pytest.raises(PRMError, match="never overwritten"):
+            read_traces(path, rejects=rejects)
+        assert rejects.read_text() == "precious"
+
     def test_a_damaged_file_is_still_an_error(self, tmp_path: Path) -> None:
         (tmp_path / "t.jsonl.gz").write_bytes(gzip.compress(json.dumps(CHAT).encode())[:-9])
         with pytest.raises(RecordError):
@@ -371,7 +429,62 @@ class TestRejects:
         assert not (tmp_path / "bad.jsonl").exists()
 
 
+class TestShapes:
+    """What passes the check of a record can be looked at, rendered and written."""
+
+    WRONG = (None, 5, "x", [], {}, [1], [None], {"x": []}, True)
+
+    def paths(self, value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+        """The path of every value inside of ``value``."""
+        items = value.items() if isinstance(value, dict) else enumerate(value)
+        for key, item in items:
+            yield (*path, key)
+            if isinstance(item, dict | list):
+                yield from self.paths(item, (*path, key))
+
+    def test_whatever_value_is_replaced_by_whatever(self, make_trace: Callable[..., Trace]) -> None:
+        from prm.eval.baselines import message_text
+        from prm.model.render import render_action, render_observations, render_task
+
+        schema = {"name": "f", "description": "d", "parameters": {"properties": {"a": {}}}}
+        tools = [{"type": "function", "function": schema}, schema]
+        own = msgspec.to_builtins(make_trace(2, tools=tools))
+        own["messages"][1]["tool_calls"].append(
+            {"id": "c", "type": "custom", "custom": {"name": "bash", "input": "ls"}}
+        )
+        own["messages"][3]["function_call"] = {"name": "f", "arguments": "{}"}
+        own["messages"][3]["content"] = [{"type": "text", "text": "look"}]
+        refused = passed = 0
+        for path in self.paths({key: own[key] for key in ("messages", "tools")}):
+            for wrong in self.WRONG:
+                changed = json.loads(json.dumps(own))
+                inner = changed
+                for key in path[:-1]:
+                    inner = inner[key]
+                inner[path[-1]] = wrong
+                try:
+                    (trace,) = read_traces([changed])
+                except RecordError:
+                    refused += 1
+                    continue
+                passed += 1
+                assert render_task(trace)
+                for window in trace.windows():
+                    assert render_action(window)
+                    render_observations(window)
+                for message in trace.messages:
+                    message_text(message)
+        assert min(refused, passed) > 100
+
+
 class TestOutput:
+    def test_missing_folders_are_made(
+        self, tmp_path: Path, make_trace: Callable[..., Trace]
+    ) -> None:
+        path = tmp_path / "new" / "er" / "t.jsonl"
+        write_traces([make_trace()], path)
+        assert list(read_traces(path)) == [make_trace()]
+
     @pytest.mark.parametrize("error", [KeyboardInterrupt, OSError(28, "No space left on device")])
     @pytest.mark.parametrize("suffix", OUTPUTS)
     def test_a_failure_leaves_the_old_file_and_nothing_else(
@@ -397,6 +510,7 @@ class TestOutput:
             raise AssertionError("work began")
             yield
 
-        for name in ("t.csv", "missing/t.jsonl", "."):
+        (tmp_path / "file").touch()
+        for name in ("t.csv", "file/t.jsonl", "."):
             with pytest.raises(PRMError):
                 write_traces(never(), tmp_path / name)  # type: ignore[arg-type]

@@ -441,6 +441,7 @@ class TestOwn:
             ({"messages": [1]}, "$.messages[0]"),
             ({"state_labels": {"v": [1]}}, "$.state_labels.v"),
             ({"outcome": {"status": "fine"}}, "$.outcome.status"),
+            ({"outcome": {"max_turns": -3}}, "$.outcome.max_turns"),
             ({"meta": []}, "$.meta"),
         ],
     )

@@ -29,6 +29,12 @@ def test_the_option_lists_every_method() -> None:
     assert set(METHODS) == set(get_args(Method))
 
 
+@pytest.mark.parametrize("options", [{"name": ""}, {"threshold": float("nan")}])
+def test_options_without_a_value(options: dict[str, Any]) -> None:
+    with pytest.raises(PRMError, match="--name|--threshold"):
+        LabelOptions(**{"name": "y"} | options)
+
+
 @pytest.mark.parametrize("gamma", [0, -1, 1.5, float("nan")])
 def test_a_discount_outside_its_range(gamma: float) -> None:
     with pytest.raises(PRMError, match="--gamma"):
@@ -75,11 +81,13 @@ class TestOutcome:
             labelled, _ = make_labels("outcome", trace, threshold=threshold)
             assert labelled.step_labels("y").tolist() == [value]
 
-    def test_the_source_s_word_on_success_comes_first(self, make_trace: Make) -> None:
-        labelled, _ = make_labels(
-            "outcome", make_trace(1, reward=0.9, success=False), threshold=0.5
-        )
-        assert labelled.step_labels("y").tolist() == [0]
+    def test_a_threshold_decides_where_there_is_a_reward_else_the_source(
+        self, make_trace: Make
+    ) -> None:
+        for reward, threshold, expected in ((0.9, 0.5, 1), (0.9, None, 0), (None, 0.5, 0)):
+            trace = make_trace(1, reward=reward, success=False)
+            labelled, _ = make_labels("outcome", trace, threshold=threshold)
+            assert labelled.step_labels("y").tolist() == [expected]
 
     @pytest.mark.parametrize(
         "outcome", [Outcome(), Outcome(reward=0.0, success=False, valid=False)]
@@ -142,6 +150,27 @@ class TestCommand:
         assert [trace.step_labels("y").tolist() for trace in labelled] == [[1, 1], [0, 0]]
         assert [trace.step_labels("executed").tolist() for trace in labelled] == [[0, 1], [0, 1]]
         assert "2 traces, 4 steps" in capsys.readouterr().err
+
+    @pytest.mark.parametrize("method", ["outcome", "first_error"])
+    def test_labelling_nothing_at_all_is_an_error(
+        self, tmp_path: Path, make_trace: Make, method: Method
+    ) -> None:
+        write_traces([make_trace(id=id) for id in "ab"], tmp_path / "t.jsonl")
+        with pytest.raises(PRMError, match=f"--method {method} needs is unknown in 2 traces"):
+            label([str(tmp_path / "t.jsonl")], method=method, out=str(tmp_path / "l.jsonl"))
+        assert not (tmp_path / "l.jsonl").exists()
+
+    def test_other_labels_of_the_same_name_are_not_lost(
+        self, tmp_path: Path, make_trace: Make
+    ) -> None:
+        source, out = str(tmp_path / "t.jsonl"), str(tmp_path / "l.jsonl")
+        write_traces([make_trace(2, labels=[0.5, None])], source)
+        label([source], method="executed", out=out)  # the same values
+        with pytest.raises(PRMError, match="has other labels 'executed' already"):
+            label([source], method="executed", threshold=1.0, out=out)
+        label([source], method="executed", threshold=1.0, name="solved", out=out)
+        (trace,) = read_traces(out)
+        assert trace.step_labels("executed")[0] == 0.5
 
     @pytest.mark.parametrize(
         "options",

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prm.data.split import hold_out, split_by_task, task_side
+from prm.data.files import read_traces, write_traces
+from prm.data.split import hold_out, split, split_by_task, task_side
 from prm.data.trace import Trace
 from prm.errors import PRMError
 
-tasks = st.lists(st.text(st.characters(codec=None), max_size=5), max_size=30)
+tasks = st.lists(st.text(st.characters(codec=None), min_size=1, max_size=5), max_size=30)
 
 
 @given(tasks, tasks, st.integers(0, 5))
@@ -69,3 +71,42 @@ def test_holding_out_takes_the_share_of_the_tasks_and_at_least_one(
     assert hold_out(traces, 0.25, seed=1) != hold_out(traces, 0.25, seed=2)
     with pytest.raises(PRMError, match="at least 2 tasks"):
         hold_out(traces[:2], 0.5)
+
+
+def test_the_command_writes_every_side_and_counts_it(
+    tmp_path: Path, make_trace: Callable[..., Trace], capsys: pytest.CaptureFixture[str]
+) -> None:
+    traces = [
+        make_trace(1, id=f"{task}/{n}", task_id=str(task)) for task in range(40) for n in "ab"
+    ]
+    write_traces(traces, tmp_path / "t.jsonl")
+    split([str(tmp_path / "t.jsonl")], out=str(tmp_path / "s"), fractions={"a": 0.5, "b": 0.5})
+    sides = {side: list(read_traces(tmp_path / "s" / f"{side}.jsonl.gz")) for side in "ab"}
+    assert sides == split_by_task(traces, {"a": 0.5, "b": 0.5})
+    printed = capsys.readouterr().err
+    for side, members in sides.items():
+        assert f"{side}.jsonl.gz: {len(members)} traces of {len(members) // 2} tasks" in printed
+    with pytest.raises(PRMError, match="never overwritten"):
+        split([str(tmp_path / "t.jsonl")], out=str(tmp_path / "s"), fractions={"a": 1.0})
+
+
+@pytest.mark.parametrize(
+    ("fractions", "words"),
+    [
+        ({"../evil": 0.5, "test": 0.5}, "names of files for the sides"),
+        ({"": 0.5, "test": 0.5}, "names of files for the sides"),
+        ({".hidden": 1.0}, "names of files for the sides"),
+        ({"most": 1.0, "none": 0.0}, "side 'none' would get no trace"),
+        ({"a": 0.7, "b": 0.7}, "--fractions"),
+    ],
+)
+def test_bad_sides_write_nothing(
+    tmp_path: Path,
+    make_trace: Callable[..., Trace],
+    fractions: dict[str, float],
+    words: str,
+) -> None:
+    write_traces([make_trace()], tmp_path / "t.jsonl")
+    with pytest.raises(PRMError, match=words):
+        split([str(tmp_path / "t.jsonl")], out=str(tmp_path / "s"), fractions=fractions)
+    assert [path.name for path in tmp_path.iterdir()] == ["t.jsonl"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -68,6 +69,16 @@ def test_a_failure_is_one_sentence_and_leaves_no_file(
         "prm: error: no step of the traces has a label 'gold'; other step labels are: human"
     )
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_page_is_utf_8_in_any_locale(
+    scored: Path, capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open(os.dup(1), "w", encoding="ascii") as stdout:
+        monkeypatch.setattr("sys.stdout", stdout)
+        assert run(scored, "--label", "human") == 0
+        assert main(["--help"]) == 0
+    assert "Brier ↓" in capfdbinary.readouterr().out.decode()
 
 
 def test_an_input_is_never_overwritten(scored: Path, capsys: Capture) -> None:

@@ -196,7 +196,7 @@ def test_baselines_from_training_traces(traces: list[Trace]) -> None:
     assert report.scorers["constant"]["brier"].value == pytest.approx(
         np.mean((truth - learned) ** 2)
     )
-    with pytest.raises(PRMError, match="share 1 tasks \\('10' is one\\)"):
+    with pytest.raises(PRMError, match="share 1 task \\('10' is one\\)"):
         step_report(traces[:21], traces[20:], label="human", resamples=0)
 
 
@@ -223,7 +223,9 @@ def test_no_choice_to_make_is_not_reported(traces: list[Trace]) -> None:
         ),
         ({"positive_at": 2.0}, "all 150 steps .* are negative"),
         ({"positive_at": 0.0}, "all 150 steps .* are positive"),
-        ({"resamples": -1}, "resamples >= 0, found -1"),
+        ({"resamples": -1}, "--bootstrap: expected 0 .* found -1"),
+        ({"resamples": 19}, "at least 20, found 19"),
+        ({"seed": -1}, "--seed: expected a number >= 0, found -1"),
     ],
 )
 def test_bad_questions(traces: list[Trace], options: dict[str, object], sentence: str) -> None:
@@ -286,4 +288,8 @@ def test_the_table_names_every_scorer_and_fits_its_page(measured: StepReport) ->
     ):
         assert text in page
     assert f"{measured.scorers['model']['auroc'].value:.3f}" in page
+    tables = page.split("Intervals: ")[0].split("\n", 1)[1]
+    assert max(map(len, tables.splitlines())) <= 80
     assert "…" not in page  # nothing was cut
+    for estimates in measured.scorers.values():
+        assert str(estimates["brier"]) in page  # nor torn

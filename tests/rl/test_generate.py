@@ -33,6 +33,15 @@ def test_same_seed_same_bytes_other_seed_other_bytes(tmp_path: Path) -> None:
     assert all(other[name] != first[name] for name in first)
 
 
+def test_nothing_is_overwritten(tmp_path: Path) -> None:
+    before = small(tmp_path, seed=5)
+    with pytest.raises(PRMError, match="train.parquet: is there already"):
+        small(tmp_path, seed=6)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+    with pytest.raises(PRMError, match="is not a folder"):
+        small(tmp_path / "train.parquet", seed=5)
+
+
 def test_the_corpora_are_what_the_command_writes(tmp_path: Path) -> None:
     generate("desk", seed=0, out=str(tmp_path))
     for split in SPLITS:

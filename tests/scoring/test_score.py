@@ -83,8 +83,9 @@ def test_scores_of_several_models_live_side_by_side(
     [
         (["--model", "nowhere"], "nowhere"),
         (["--batch-tokens", "10"], "below the model's max_length"),
+        (["--name", ""], "--name"),
         (["--device", "warp"], "--device warp"),
-        (["--out", "missing/scored.jsonl"], "missing"),
+        (["--out", "in.jsonl/scored.jsonl"], "in.jsonl"),
         (["--out", "scored.txt"], "scored.txt"),
     ],
 )

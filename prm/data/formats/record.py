@@ -14,6 +14,7 @@ import msgspec
 from prm.data.sources import stem
 from prm.data.splitting import Raw
 from prm.data.trace import Source, Trace
+from prm.data.typed import complaint
 from prm.errors import RecordError
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -56,12 +57,7 @@ class Record:
         try:
             return msgspec.convert(value, kind)
         except msgspec.ValidationError as error:
-            # msgspec writes: Expected `int`, got `str` - at `$.steps[0].at`
-            text, _, path = str(error).replace("`", "").partition(" - at ")
-            expected, _, found = text.partition(", got ")
-            raise self.error(
-                path or "$", expected.removeprefix("Expected "), found or "another value"
-            ) from None
+            raise self.error(*complaint(error, value)) from None
 
     def rest(self, *known: str) -> dict[str, Any]:
         """The record's other keys, verbatim, for ``Trace.meta``."""

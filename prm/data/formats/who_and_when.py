@@ -61,7 +61,10 @@ def _message(record: Record, index: int, item: dict[str, Any]) -> Message:
     native = item.get("role")
     if not isinstance(native, str):
         raise record.error(f"$.history[{index}].role", "a string", repr(native))
-    is_agent = index > 0 and item.get("name", native) not in ENVIRONMENT
+    speaker = item.get("name", native)
+    if not isinstance(speaker, str):
+        raise record.error(f"$.history[{index}].name", "a string", repr(speaker))
+    is_agent = index > 0 and speaker not in ENVIRONMENT
     role = "assistant" if is_agent else "user"
     if role == native:
         return item

@@ -13,6 +13,7 @@ import msgspec
 
 from prm.data.labels.maker import LabelOptions
 from prm.data.trace import Trace
+from prm.data.typed import complaint
 from prm.errors import RecordError
 
 
@@ -30,11 +31,13 @@ def label_first_error(trace: Trace, options: LabelOptions, notes: Counter[str]) 
     try:
         error = msgspec.convert(annotation, _FirstError)
     except msgspec.ValidationError as problem:
+        path, expected, found = complaint(problem, annotation)
         raise RecordError(
             f"trace {trace.id!r}",
-            path="$.meta.first_error",
-            expected='{"message": index, "step": index or null}',
-            found=str(problem).replace("`", ""),
+            path=f"$.meta.first_error{path.removeprefix('$')}",
+            expected=expected,
+            found=found,
+            why='{"message": index, "step": index or null}',
         ) from None
     if error.step is None:
         notes["error_off_step"] += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,6 +23,10 @@ class LabelOptions:
     """A reward of at least this is a success."""
 
     def __post_init__(self) -> None:
+        if not self.name:
+            raise PRMError("--name: expected a name for the labels, found an empty one")
+        if self.threshold is not None and not math.isfinite(self.threshold):
+            raise PRMError(f"--threshold: expected a finite number, found {self.threshold}")
         if not 0 < self.gamma <= 1:
             raise PRMError(f"--gamma: expected a number in (0, 1], found {self.gamma}")
 

@@ -2,9 +2,9 @@
 
 Action i leaves S - 1 - i steps to go and gets gamma^(S-1-i) y; state j leaves S - j and gets
 gamma^(S-j) y, the last state y itself. So the label of an action is that of the state that it leads
-to, and gamma * Phi(s_{j+1}) = Phi(s_j). The outcome y is 1 or 0 by the trace's success, or by its
-reward against ``threshold`` where the source does not say. Invalid traces say nothing about the
-agent: they stay unlabelled and are counted.
+to, and gamma * Phi(s_{j+1}) = Phi(s_j). The outcome y is 1 or 0 by the trace's reward against
+``threshold``, where both are there, or else by the source's word on its success. Invalid traces say
+nothing about the agent: they stay unlabelled and are counted.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ def label_outcome(trace: Trace, options: LabelOptions, notes: Counter[str]) -> T
     """
     outcome, n_steps = trace.outcome, trace.n_steps
     success = outcome.success
-    if success is None and outcome.valid and outcome.reward is not None:
-        if options.threshold is None:
+    if outcome.valid and outcome.reward is not None:
+        if options.threshold is not None:
+            success = outcome.reward >= options.threshold
+        elif success is None:
             raise PRMError(
                 f"trace {trace.id!r} has a reward ({outcome.reward}) but no success; "
                 "say with --threshold which reward is a success"
             )
-        success = outcome.reward >= options.threshold
     if success is None or not outcome.valid:
         notes["unlabelled"] += 1
         return trace.with_labels(options.name, [None] * n_steps, [None] * (n_steps + 1))
