@@ -227,11 +227,13 @@ class TraceEncoder:
         """What each read-out looks up: n-grams of the task and of the newest three segments."""
         task = head[len(self._prefix) :]
         before: list[list[int]] = []
-        found = {}
+        found: dict[tuple[Readout, int], Lookup] = {}
         for segment in [_Segment([], "state", 0), *segments]:
-            before.insert(0, segment.input_ids)
-            kind = READOUTS.index(segment.readout)
-            found[segment.readout, segment.number] = lookup(task, before, kind, self.ngram_buckets)
+            before = [segment.input_ids, *before[:2]]
+            if segment.readout in self.readouts:
+                kind = READOUTS.index(segment.readout)
+                place = segment.readout, segment.number
+                found[place] = lookup(task, before, kind, self.ngram_buckets)
         return found
 
     def _sequence(
