@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from prm.model.network import Head
+from prm.model.config import Head
 
 
 def summed_loss(

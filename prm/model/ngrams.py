@@ -5,7 +5,7 @@ model on bags of n-grams learns it from few examples and is hard to beat; a netw
 slowly. So a read-out can add both (wide & deep learning, Cheng et al. 2016, arXiv 1606.07792), with
 n-grams hashed as in fastText (Joulin et al. 2016, arXiv 1607.01759).
 
-Left out: idf weights; the optimizer's per-coordinate steps take their place.
+The memory is fitted before the network is trained: ``prm.training.memory``.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-LONGEST = 4
-"""n-grams of the segment that a read-out judges have 1 to 4 tokens."""
-LONGEST_AROUND = 2
-"""Those of the task and of the two segments before have 1 or 2."""
+JUDGED = (1, 2, 4, 8, 16)
+"""Lengths of the n-grams of the segment that a read-out judges. The long ones know a whole query or
+plan again; lengths between them added nothing."""
+AROUND = (1, 2)
+"""Lengths of those of the task and of the two segments before."""
 
 _MULTIPLY = np.uint64(0x9E3779B97F4A7C15)
 _MIX = np.uint64(0xC2B2AE3D27D4EB4F)
@@ -51,13 +52,12 @@ def lookup(
     >>> len(found.buckets)  # 5, 6, (5, 6), 7, 8, (7, 8)
     6
     """
-    blocks = [(task, LONGEST_AROUND)] + [
-        (segment, LONGEST_AROUND if place else LONGEST)
-        for place, segment in enumerate(segments[:3])
+    blocks = [(task, AROUND)] + [
+        (segment, AROUND if place else JUDGED) for place, segment in enumerate(segments[:3])
     ]
     buckets, weights = [], []
-    for place, (ids, longest) in enumerate(blocks):
-        found = _hashes(ids, longest, seed=8 * kind + place)
+    for place, (ids, lengths) in enumerate(blocks):
+        found = _hashes(ids, lengths, seed=8 * kind + place)
         if len(found):
             buckets.append((found % np.uint64(n_buckets)).astype(np.int64))
             weights.append(np.full(len(found), len(found) ** -0.5, dtype=np.float32))
@@ -66,14 +66,15 @@ def lookup(
     return Lookup(np.concatenate(buckets), np.concatenate(weights))
 
 
-def _hashes(ids: Sequence[int], longest: int, seed: int) -> NDArray[np.uint64]:
-    """One hash for each different n-gram of 1 to ``longest`` tokens."""
+def _hashes(ids: Sequence[int], lengths: Sequence[int], seed: int) -> NDArray[np.uint64]:
+    """One hash for each different n-gram whose length is in ``lengths``."""
     tokens = np.array(ids, dtype=np.uint64) + np.uint64(1)
     state = np.full(len(tokens), seed + 1, dtype=np.uint64)
     grams = []
-    for n in range(1, min(longest, len(tokens)) + 1):
+    for n in range(1, min(max(lengths), len(tokens)) + 1):
         size = len(tokens) - n + 1
         state = state[:size] * _MULTIPLY + tokens[n - 1 :] * _MIX
         state ^= state >> _SHIFT
-        grams.append(state * _MULTIPLY)
+        if n in lengths:
+            grams.append(state * _MULTIPLY)
     return np.unique(np.concatenate(grams)) if grams else np.zeros(0, dtype=np.uint64)

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from prm.errors import PRMError
+from prm.model.build import DecoderConfig, LoraConfig
 from prm.model.calibration import Calibration
+from prm.model.config import Head
 from prm.model.encoding import EncodingConfig
-from prm.model.network import DecoderConfig, Head, LoraConfig
 
 
 @dataclass(frozen=True)
@@ -24,19 +25,34 @@ class OptimizerConfig:
     """Fraction of the optimizer steps in which the learning rate rises from zero."""
     beta2: float = 0.98
     """AdamW's second-moment decay."""
-    memory_learning_rate: float = 0.03
-    """Peak learning rate of the n-gram memory, which is not decayed."""
 
     def __post_init__(self) -> None:
-        rates = (self.learning_rate, self.memory_learning_rate)
-        if not all(math.isfinite(rate) and rate > 0 for rate in rates):
-            raise PRMError(f"optimizer: expected learning rates above 0, found {rates}")
+        if not (math.isfinite(self.learning_rate) and self.learning_rate > 0):
+            raise PRMError(
+                f"optimizer: expected a learning_rate above 0, found {self.learning_rate:g}"
+            )
         if not (math.isfinite(self.weight_decay) and self.weight_decay >= 0):
             raise PRMError(f"optimizer: expected weight_decay >= 0, found {self.weight_decay:g}")
         if not (0 <= self.warmup <= 1 and 0 < self.beta2 < 1):
             raise PRMError(
                 f"optimizer: expected warmup in [0, 1] and beta2 in (0, 1), found {self.warmup:g} "
                 f"and {self.beta2:g}"
+            )
+
+
+@dataclass(frozen=True)
+class NgramConfig:
+    """A linear memory of hashed n-grams that is added to every logit; see prm.training.memory."""
+
+    buckets: int = 2**20
+    """Size of the memory; a bucket is one number (three with a ternary head)."""
+    l2: float = 2.0
+    """Strength of the penalty on its weights, the inverse of scikit-learn's C."""
+
+    def __post_init__(self) -> None:
+        if self.buckets < 1 or not (math.isfinite(self.l2) and self.l2 > 0):
+            raise PRMError(
+                f"ngrams: expected buckets >= 1 and l2 > 0, found {self.buckets} and {self.l2:g}"
             )
 
 
@@ -76,9 +92,8 @@ class TrainConfig:
     a CPU."""
     lora: LoraConfig | None = None
     """Train low-rank adapters instead of all weights of the backbone."""
-    ngram_buckets: int = 0
-    """Size of a linear memory of hashed n-grams that is added to every logit, e.g. 1048576: learns
-    exact wording from few examples. 0 = none."""
+    ngrams: NgramConfig | None = None
+    """Add a linear memory of n-grams, fitted first: it learns exact wording from few examples."""
     decoder: DecoderConfig = field(default_factory=DecoderConfig)
     """The decoder made when no backbone is named."""
     encoding: EncodingConfig = field(default_factory=EncodingConfig)
@@ -121,11 +136,8 @@ class TrainConfig:
             raise PRMError(f"train: --negatives has no meaning for a {self.head} head")
         if self.positive_at is not None and not math.isfinite(self.positive_at):
             raise PRMError(f"train: --positive-at must be a number, found {self.positive_at:g}")
-        if self.seed < 0 or self.ngram_buckets < 0:
-            raise PRMError(
-                f"train: expected --seed and --ngram-buckets of 0 or more, found {self.seed} and "
-                f"{self.ngram_buckets}"
-            )
+        if self.seed < 0:
+            raise PRMError(f"train: expected --seed of 0 or more, found {self.seed}")
         if self.positive_at is not None and self.head != "binary":
             raise PRMError(
                 f"train: --positive-at makes binary labels, which a {self.head} head cannot use"

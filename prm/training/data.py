@@ -15,6 +15,7 @@ from typing import NamedTuple
 import lightning as L
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader
 
@@ -34,10 +35,12 @@ class Example(NamedTuple):
     """(R,) NaN = unlabelled."""
     weights: list[float]
     """(R,) >= 0, 0 where there is no label."""
-    trace: int
-    """Index of the trace in its split."""
+    task: str
+    """Id of the task."""
     source: str
     """Id of the trace, for messages."""
+    offsets: NDArray[np.float64] | None = None
+    """(R, C) added to the network's logits in training: the n-gram memory fitted on other tasks."""
 
 
 class TrainingBatch(NamedTuple):
@@ -49,6 +52,8 @@ class TrainingBatch(NamedTuple):
     weights: Tensor
     """(R,) 0 where there is no label."""
     sources: tuple[str, ...]
+    offsets: Tensor | None
+    """(R, C) as in :class:`Example`; None where the model has no n-gram memory."""
 
 
 def training_labels(trace: Trace, config: TrainConfig) -> tuple[list[float], list[float]]:
@@ -88,7 +93,7 @@ def make_examples(
     With ``labelled_only`` a sequence without a single label is left out: it teaches nothing.
     """
     examples, counts = [], Counter[str]()
-    for number, trace in enumerate(traces):
+    for trace in traces:
         actions, states = training_labels(trace, config)
         encoded = encoder.encode(trace)
         counts.update({f"cut_{what}": n for what, n in encoded.cut.items()})
@@ -105,7 +110,7 @@ def make_examples(
             if labelled_only and not any(weights):
                 counts["sequences_without_label"] += 1
                 continue
-            examples.append(Example(sequence, labels, weights, number, trace.id))
+            examples.append(Example(sequence, labels, weights, trace.task_id, trace.id))
     return examples, counts
 
 
@@ -201,11 +206,13 @@ class StepRewardData(L.LightningDataModule):
         """Pad and join; labels in the order of the read-outs."""
         weights = torch.tensor([w for e in examples for w in e.weights])
         labels = torch.tensor([label for e in examples for label in e.labels])
+        offsets = [e.offsets for e in examples if e.offsets is not None]
         return TrainingBatch(
             self.model.collate([e.sequence for e in examples]),
             labels.nan_to_num(0.0),
             weights,
             tuple(e.source for e in examples),
+            torch.from_numpy(np.concatenate(offsets)).float() if offsets else None,
         )
 
 

@@ -88,8 +88,11 @@ class StepRewardModule(L.LightningModule):
                 f"its loss would be 0/0"
             )
         low, high = self.model.score_range
+        logits = self.model.network_logits(batch.inputs)
+        if batch.offsets is not None:
+            logits = logits + batch.offsets
         loss = summed_loss(
-            self.model(batch.inputs),
+            logits,
             batch.labels,
             batch.weights,
             head=self.model.config.head,
@@ -122,15 +125,13 @@ class StepRewardModule(L.LightningModule):
         options = self.optimizer_config
         decayed: list[nn.Parameter] = []
         plain: list[nn.Parameter] = []
-        memory = [] if self.model.memory is None else [self.model.memory.weight]
         for parameter in self.model.parameters():
-            if parameter.requires_grad and not any(parameter is known for known in memory):
+            if parameter.requires_grad:
                 (decayed if parameter.ndim >= 2 else plain).append(parameter)
         optimizer = torch.optim.AdamW(
             [
                 {"params": decayed, "weight_decay": options.weight_decay},
                 {"params": plain, "weight_decay": 0.0},
-                {"params": memory, "weight_decay": 0.0, "lr": options.memory_learning_rate},
             ],
             lr=options.learning_rate,
             betas=(0.9, options.beta2),

@@ -22,9 +22,11 @@ from prm.data.files import read_traces
 from prm.data.split import hold_out
 from prm.data.trace import Trace
 from prm.errors import PRMError
+from prm.model.build import from_backbone, from_texts
 from prm.model.calibration import calibrate, fit_calibrator
+from prm.model.config import StepRewardConfig
 from prm.model.encoding import Readout, describe_cut
-from prm.model.network import StepRewardConfig, StepRewardModel, from_backbone, from_texts
+from prm.model.network import StepRewardModel
 from prm.model.render import (
     ACTION_MARKER,
     STATE_MARKER,
@@ -34,6 +36,7 @@ from prm.model.render import (
 )
 from prm.training.config import TrainConfig
 from prm.training.data import Example, StepRewardData, make_examples, training_labels
+from prm.training.memory import fit_memory
 from prm.training.module import HeldOut, StepRewardModule, trainable
 from prm.training.run import Run, WholeCheckpoints
 
@@ -56,6 +59,9 @@ def train(config: TrainConfig) -> None:
     validation = _held_out(held_out, model, config)
     _check_classes(examples, validation, config)
     _report(model, counts, held_out)
+    run.begin(examples)
+    if config.ngrams is not None:
+        examples = fit_memory(model, examples, config.ngrams.l2)
     data = StepRewardData(
         examples,
         model,
@@ -71,7 +77,6 @@ def train(config: TrainConfig) -> None:
         batch_tokens=config.batch_tokens,
         seed=config.seed,
     )
-    run.begin(examples)
     _fit(trainer, module, data, run)
     if config.keep == "best":
         module.load_state_dict(run.load(best.best_model_path)["state_dict"])
@@ -147,7 +152,7 @@ def _initial_model(config: TrainConfig, traces: Sequence[Trace]) -> StepRewardMo
         value_range=config.value_range,
         readouts=readouts,
         encoding=asdict(config.encoding),
-        ngram_buckets=config.ngram_buckets,
+        ngram_buckets=0 if config.ngrams is None else config.ngrams.buckets,
         labels={
             "action": config.label,
             "state": config.state_label,

@@ -13,13 +13,9 @@ from safetensors.torch import load_file, save_file
 
 from prm.data.trace import Trace
 from prm.errors import PRMError
-from prm.model.network import (
-    LoraConfig,
-    StepRewardConfig,
-    StepRewardModel,
-    from_backbone,
-    load_model_config,
-)
+from prm.model.build import LoraConfig, from_backbone
+from prm.model.config import StepRewardConfig, load_model_config
+from prm.model.network import StepRewardModel
 from prm.model.predict import TraceScores, predict
 from tests.backbones import LENGTHS, write_backbone
 from tests.conftest import MakeTrace

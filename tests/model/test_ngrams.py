@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prm.model.ngrams import LONGEST, LONGEST_AROUND, Lookup, lookup
+from prm.model.ngrams import AROUND, JUDGED, Lookup, lookup
 
 HUGE = 2**60  # no two n-grams of a test share a bucket
 tokens = st.lists(st.integers(0, 50_000), max_size=30)
 
 
-def n_different(ids: list[int], longest: int) -> int:
-    return len(
-        {tuple(ids[i : i + n]) for n in range(1, longest + 1) for i in range(len(ids) - n + 1)}
-    )
+def n_different(ids: list[int], lengths: Sequence[int]) -> int:
+    return len({tuple(ids[i : i + n]) for n in lengths for i in range(len(ids) - n + 1)})
 
 
 def same(a: Lookup, b: Lookup) -> bool:
@@ -25,9 +25,9 @@ def same(a: Lookup, b: Lookup) -> bool:
 @given(tokens, st.lists(tokens, max_size=5))
 def test_every_different_ngram_has_a_bucket(task: list[int], segments: list[list[int]]) -> None:
     found = lookup(task, segments, 0, HUGE)
-    expected = n_different(task, LONGEST_AROUND)
+    expected = n_different(task, AROUND)
     for place, segment in enumerate(segments[:3]):
-        expected += n_different(segment, LONGEST_AROUND if place else LONGEST)
+        expected += n_different(segment, AROUND if place else JUDGED)
     assert len(found.buckets) == len(set(found.buckets.tolist())) == expected
 
 
@@ -51,9 +51,10 @@ def test_place_and_kind_have_ngrams_of_their_own(ids: list[int], kind: int) -> N
 
 def test_order_counts_and_repetition_does_not() -> None:
     assert not same(lookup([], [[1, 2, 3]], 0, HUGE), lookup([], [[3, 2, 1]], 0, HUGE))
-    once, twice = lookup([], [[7, 7]], 0, HUGE), lookup([], [[7, 7, 7]], 0, HUGE)
-    assert set(once.buckets.tolist()) < set(twice.buckets.tolist())
-    assert len(twice.buckets) == 3
+    assert same(lookup([], [[7, 7]], 0, HUGE), lookup([], [[7, 7, 7]], 0, HUGE))
+    two, four = (lookup([], [[7] * n], 0, HUGE) for n in (2, 4))
+    assert set(two.buckets.tolist()) < set(four.buckets.tolist())
+    assert len(four.buckets) == 3
 
 
 @given(tokens, tokens, st.integers(1, 1000))

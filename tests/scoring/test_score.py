@@ -12,7 +12,8 @@ import pytest
 
 from prm import Scorer, StepRewardModel, Trace, read_traces, write_traces
 from prm.cli import main
-from prm.model.network import StepRewardConfig, from_backbone
+from prm.model.build import from_backbone
+from prm.model.config import StepRewardConfig
 from tests.backbones import LENGTHS, write_backbone
 from tests.conftest import MakeTrace
 

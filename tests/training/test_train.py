@@ -18,16 +18,12 @@ from prm.data.files import read_traces, write_traces
 from prm.data.trace import Trace
 from prm.errors import PRMError
 from prm.model.batching import batch_plan
+from prm.model.build import DecoderConfig, LoraConfig, from_backbone
+from prm.model.config import StepRewardConfig
 from prm.model.encoding import EncodingConfig
-from prm.model.network import (
-    DecoderConfig,
-    LoraConfig,
-    StepRewardConfig,
-    StepRewardModel,
-    from_backbone,
-)
+from prm.model.network import StepRewardModel
 from prm.model.predict import predict
-from prm.training.config import OptimizerConfig, TrainConfig
+from prm.training.config import NgramConfig, OptimizerConfig, TrainConfig
 from prm.training.data import EpochBatches, Example, StepRewardData, for_ranks, make_examples
 from prm.training.module import HeldOut, StepRewardModule
 from prm.training.run import WholeCheckpoints
@@ -193,10 +189,14 @@ def test_a_batch_without_labels_is_an_error_that_names_it(
 def test_a_resumed_training_gives_the_weights_of_the_uninterrupted_one(
     corpus: str, tmp_path: Path, stop_after: int
 ) -> None:
-    """Bit for bit, with dropout and a schedule over all epochs."""
+    """Bit for bit, with an n-gram memory and a schedule over all epochs."""
 
     def options(epochs: int) -> dict[str, Any]:
-        return {"state_label": "v", "trainer": {"max_epochs": epochs, "accelerator": "cpu"}}
+        return {
+            "state_label": "v",
+            "ngrams": NgramConfig(buckets=512),
+            "trainer": {"max_epochs": epochs, "accelerator": "cpu"},
+        }
 
     class Stop(L.Callback):
         def on_train_epoch_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
