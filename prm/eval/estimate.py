@@ -1,6 +1,6 @@
 """A measured number with its interval and its denominator: what every metric of the package gives.
 
-Left out: how the interval was made (``prm.eval.bootstrap``) and how it is printed.
+Left out: how the interval was made (``prm.eval.intervals``) and how it is printed.
 """
 
 from __future__ import annotations
@@ -33,8 +33,10 @@ class Estimate(NamedTuple):
         return f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}]"
 
     def as_json(self) -> dict[str, float | int | None]:
-        """The fields by name, NaN as None, because strict JSON has no NaN."""
-        return {
-            name: None if isinstance(field, float) and math.isnan(field) else field
-            for name, field in self._asdict().items()
-        }
+        """The fields by name; see :func:`json_number`."""
+        return {name: json_number(field) for name, field in self._asdict().items()}
+
+
+def json_number(value: float | int) -> float | int | None:
+    """NaN and infinity as None, because strict JSON has neither."""
+    return value if math.isfinite(value) else None

@@ -13,8 +13,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from prm.eval.bootstrap import bootstrap, interval
+from prm.eval.bootstrap import bootstrap
 from prm.eval.estimate import Estimate
+from prm.eval.intervals import interval
 from prm.eval.steps import (
     STEP_METRICS,
     Floats,

@@ -21,6 +21,7 @@ from prm.errors import PRMError
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
 
 N_BINS = 10
 """Equal-width bins of the calibration error, as Guo et al. (2017) use on small test sets."""

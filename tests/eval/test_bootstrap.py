@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 from prm.errors import PRMError
-from prm.eval.bootstrap import bootstrap, interval
+from prm.eval.bootstrap import bootstrap
+from prm.eval.intervals import interval
 from prm.eval.steps import Floats
 
 
-def draw(values: Floats, seed: int, resamples: int = 200) -> Floats:
+def means(values: Floats, seed: int, resamples: int = 200) -> Floats:
     """Resampled means of one value a task."""
     return bootstrap(
         lambda weight: np.array([weight @ values / weight.sum()]),
@@ -24,8 +25,8 @@ def draw(values: Floats, seed: int, resamples: int = 200) -> Floats:
 
 def test_same_seed_same_bytes_other_seed_other_bytes() -> None:
     values = np.random.default_rng(0).random(30)
-    assert draw(values, 1).tobytes() == draw(values, 1).tobytes()
-    assert draw(values, 1).tobytes() != draw(values, 2).tobytes()
+    assert means(values, 1).tobytes() == means(values, 1).tobytes()
+    assert means(values, 1).tobytes() != means(values, 2).tobytes()
 
 
 def test_every_resample_draws_as_many_tasks_as_there_are() -> None:
@@ -38,7 +39,7 @@ def test_every_resample_draws_as_many_tasks_as_there_are() -> None:
 def test_standard_error_of_a_mean_is_the_textbook_one() -> None:
     values = np.random.default_rng(0).normal(size=100)
     expected = values.std() / math.sqrt(100)
-    assert draw(values, 0, resamples=4000).std() == pytest.approx(expected, rel=0.05)
+    assert means(values, 0, resamples=4000).std() == pytest.approx(expected, rel=0.05)
 
 
 def test_rows_of_one_task_are_no_extra_evidence() -> None:
@@ -71,7 +72,7 @@ def test_intervals_cover_the_truth_about_as_often_as_they_say() -> None:
     rng = np.random.default_rng(0)
     covered = []
     for seed in range(200):
-        low, high = interval(draw(rng.random(40), seed))
+        low, high = interval(means(rng.random(40), seed))
         covered.append(low <= 0.5 <= high)
     assert 0.89 <= np.mean(covered) <= 0.98
 
@@ -83,6 +84,6 @@ def test_no_interval_where_resamples_are_undefined_or_tasks_too_few() -> None:
     samples[5] = np.nan
     assert math.isnan(interval(samples)[0])
     assert math.isnan(interval(samples[:0])[1])
-    assert np.isnan(draw(np.array([1.0]), 0)).all()
+    assert np.isnan(means(np.array([1.0]), 0)).all()
     with pytest.raises(PRMError, match="at least 1 task"):
-        draw(np.array([]), 0)
+        means(np.array([]), 0)

@@ -1,0 +1,218 @@
+"""Pass@(K,T) of several policies with intervals, robustness to the budget, and comparisons.
+
+Pure: traces in, a report out. All policies and all cells share the same bootstrap draws of the
+tasks, so every difference is paired. Cells have BCa intervals of their own; differences of two
+policies over the K x T grid have a simultaneous band and p-values adjusted for all cells; the one
+primary cell is named beforehand and has an interval of its own, with p-values adjusted for the
+number of policy pairs (Holm).
+
+Left out: files, tables and the command (``prm.eval.evaluate_budget``), figures and pages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import combinations
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from prm.data.trace import Trace
+from prm.errors import PRMError, plural
+from prm.eval.bootstrap import MIN_SEEDS, resample_means
+from prm.eval.budget_runs import (
+    BudgetOptions,
+    count_runs,
+    default_k,
+    flat,
+    runs_by_policy,
+    task_groups,
+)
+from prm.eval.budget_statistics import (
+    Comparison,
+    Layout,
+    PolicyBudget,
+    Table,
+    by_group,
+    common_tasks,
+    compared,
+    policy_budget,
+    regrets_of,
+    task_table,
+    with_holm,
+)
+from prm.eval.estimate import Estimate, json_number
+from prm.eval.pass_at_kt import CutCounts
+
+
+class BudgetReport(NamedTuple):
+    """What was measured."""
+
+    source: Literal["cut", "rerun"]
+    k: tuple[int, ...]
+    t: tuple[int, ...]
+    primary: tuple[int, int]
+    """(K, T)"""
+    by: str | None
+    policies: dict[str, PolicyBudget]
+    comparisons: list[Comparison]
+    notes: list[str]
+    """What a reader has to know, one sentence each."""
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values; what is not defined, or not reached, is None."""
+
+        def cells(rows: list[list[Estimate]]) -> list[list[dict[str, Any]]]:
+            return [[cell.as_json() for cell in row] for row in rows]
+
+        def named(estimates: Mapping[str, Estimate]) -> dict[str, Any]:
+            return {name: one.as_json() for name, one in estimates.items()}
+
+        return {
+            "source": self.source,
+            "k": list(self.k),
+            "t": list(self.t),
+            "primary": {"k": self.primary[0], "t": self.primary[1]},
+            "policies": {
+                name: {
+                    "n_tasks": one.n_tasks,
+                    "n_samples": one.n_samples,
+                    "n_skipped": one.n_skipped,
+                    "n_seeds": one.n_seeds,
+                    "pass_at": cells(one.pass_at),
+                    "pass_hat": cells(one.pass_hat),
+                    "steps_per_success": [cell.as_json() for cell in one.steps_per_success],
+                    "robustness": named(one.robustness),
+                    "bias": one.bias,
+                    "by": None if self.by is None else {self.by: named(one.groups)},
+                }
+                for name, one in self.policies.items()
+            },
+            "comparisons": [
+                {"a": c.a, "b": c.b, "k": k, "t": t}
+                | {
+                    name: json_number(table[i, j])
+                    for name, table in zip(
+                        ("difference", "low", "high", "p"),
+                        (c.difference, c.low, c.high, c.p),
+                        strict=True,
+                    )
+                }
+                for c in self.comparisons
+                for i, k in enumerate(self.k)
+                for j, t in enumerate(self.t)
+            ],
+            "pairs": [
+                {
+                    "a": c.a,
+                    "b": c.b,
+                    "n_tasks": c.n_tasks,
+                    "primary": c.primary.as_json()
+                    | {"p": json_number(c.primary_p), "p_holm": json_number(c.primary_p_holm)},
+                    "area": c.area.as_json(),
+                    "solved": {
+                        "only_a": c.only_a,
+                        "only_b": c.only_b,
+                        "p": json_number(c.solved_p),
+                        "p_holm": json_number(c.solved_p_holm),
+                    },
+                }
+                for c in self.comparisons
+            ],
+            "notes": self.notes,
+        }
+
+
+def budget_report(traces: Sequence[Trace], options: BudgetOptions | None = None) -> BudgetReport:
+    """Measure the policies in ``traces`` over a grid of K and T.
+
+    Raises :class:`PRMError` when a policy has no success information, when sources are mixed, when
+    a T cannot be known, when no task has K trajectories, when two policies share no task, and when
+    ``by`` or ``seed_key`` is not in ``meta``.
+    """
+    options = options or BudgetOptions()
+    runs = runs_by_policy(traces, options.seed_key)
+    counts = count_runs(runs, options)
+    source: Literal["cut", "rerun"] = (
+        "cut" if all(isinstance(c, CutCounts) for c in flat(counts)) else "rerun"
+    )
+    t = next(flat(counts)).t
+    k = options.k if options.k is not None else default_k(counts)
+    k = tuple(sorted(set(k)))
+    primary = options.primary or (1, t[-1])
+    if primary[0] not in k or primary[1] not in t:
+        raise PRMError(
+            f"--primary: expected a K of {list(k)} and a T of {list(t)}, found K = {primary[0]}, "
+            f"T = {primary[1]}"
+        )
+    tasks = sorted({task for c in flat(counts) for task in c.tasks})
+    tables = {policy: task_table(policy, seeds, tasks, k) for policy, seeds in counts.items()}
+    layout = Layout(len(k), len(t))
+    rng = np.random.default_rng(options.seed)
+    means = dict(
+        zip(
+            tables,
+            resample_means(
+                [table.values for table in tables.values()], resamples=options.resamples, rng=rng
+            ),
+            strict=True,
+        )
+    )
+    regrets = regrets_of(tables, layout, options)
+    groups = task_groups(traces, tasks, options.by)
+    cell = k.index(primary[0]), t.index(primary[1])
+    policies = {
+        policy: policy_budget(
+            tables[policy], means[policy], regrets.get(policy), layout, k, t, primary, options
+        )._replace(groups=by_group(tables[policy], groups, layout, cell, options))
+        for policy in tables
+    }
+    comparisons = [
+        compared(a, b, tables, layout, t, cell, options) for a, b in combinations(tables, 2)
+    ]
+    return BudgetReport(
+        source=source,
+        k=k,
+        t=t,
+        primary=primary,
+        by=options.by,
+        policies=policies,
+        comparisons=with_holm(comparisons),
+        notes=list(_notes(source, k, policies, tables, options)),
+    )
+
+
+def _notes(
+    source: str,
+    k: Sequence[int],
+    policies: Mapping[str, PolicyBudget],
+    tables: Mapping[str, Table],
+    options: BudgetOptions,
+) -> Iterator[str]:
+    if source == "cut":
+        yield (
+            "Cut: each run was made once and counts within T when it succeeds in at most T turns. "
+            "That says nothing about a policy that is told its budget."
+        )
+    for name, one in policies.items():
+        if 1 < one.n_seeds < MIN_SEEDS:
+            yield (
+                f"{name}: {one.n_seeds} training seeds give no interval over seeds; its intervals "
+                f"hold for these seeds."
+            )
+        if one.n_skipped:
+            yield f"{name}: {plural(one.n_skipped, 'run')} without success information left out."
+        short = sum(cell.n_skipped for row in one.pass_at for cell in row)
+        if short:
+            yield f"{name}: some tasks have fewer than K runs in a cell and are left out there."
+        most = max(one.n_samples // max(one.n_tasks, 1), 1)
+        if k[-1] > 1 and k[-1] >= most:
+            yield (
+                f"{name}: at K = {k[-1]}, as many as a task has runs, Pass@ is 0 or 1 for each "
+                f"task and most uncertain."
+            )
+    sizes = {one.n_tasks for one in policies.values()}
+    if len(policies) > 1 and len(sizes | {int(common_tasks(tables.values()).sum())}) > 1:
+        yield "Policies were not all run on the same tasks; pairs are compared on those they share."
+    if min(sizes) < 10:
+        yield "Fewer than 10 tasks: intervals are rough."
