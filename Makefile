@@ -1,6 +1,7 @@
 # make demo   trains on the embedded corpus, scores it, prints the table
 # make test   lints, type-checks, tests
-# Both need nothing but Python >= 3.11; the virtual environment is made in .venv.
+# make results   makes the committed figures and tables of eval/results anew
+# All need nothing but Python >= 3.11; the virtual environment is made in .venv.
 
 PYTHON ?= python3
 VENV := .venv
@@ -8,7 +9,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 export HF_HUB_OFFLINE ?= 1
 
-.PHONY: demo test lint format install clean
+.PHONY: demo test results lint format install clean
 
 install: $(STAMP)
 
@@ -24,6 +25,9 @@ demo: $(STAMP)
 	$(BIN)/prm train --config training/desk.yaml --out out/desk/model
 	$(BIN)/prm score data/desk/test.parquet --model out/desk/model --out out/desk/scored.jsonl
 	$(BIN)/prm eval steps out/desk/scored.jsonl --label optimal --rank-label q --state-label v --train data/desk/train.parquet
+
+results: $(STAMP)
+	$(BIN)/python eval/results/make.py
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -20,13 +20,20 @@ if TYPE_CHECKING:
     from prm.data.trace import Trace as Trace
     from prm.errors import PRMError as PRMError
     from prm.errors import RecordError as RecordError
+    from prm.eval.budget_report import budget_report as budget_report
+    from prm.eval.budget_runs import BudgetOptions as BudgetOptions
+    from prm.eval.estimate import Estimate as Estimate
+    from prm.eval.pass_at_kt import pass_at_kt as pass_at_kt
+    from prm.eval.pass_at_kt import pass_hat_kt as pass_hat_kt
     from prm.model.network import StepRewardModel as StepRewardModel
     from prm.scoring.scorer import Scorer as Scorer
     from prm.training.config import TrainConfig as TrainConfig
     from prm.training.train import train as train
 
 _HOMES = {
+    "BudgetOptions": "prm.eval.budget_runs",
     "Diagnostics": "prm.data.diagnostics",
+    "Estimate": "prm.eval.estimate",
     "Outcome": "prm.data.trace",
     "PRMError": "prm.errors",
     "RecordError": "prm.errors",
@@ -35,6 +42,9 @@ _HOMES = {
     "StepRewardModel": "prm.model.network",
     "Trace": "prm.data.trace",
     "TrainConfig": "prm.training.config",
+    "budget_report": "prm.eval.budget_report",
+    "pass_at_kt": "prm.eval.pass_at_kt",
+    "pass_hat_kt": "prm.eval.pass_at_kt",
     "read_traces": "prm.data.files",
     "split_by_task": "prm.data.split",
     "to_dataset": "prm.data.tables",

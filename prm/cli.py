@@ -42,6 +42,9 @@ COMMANDS = {
     "train": Command("prm.training.train:train", "train a step reward model"),
     "score": Command("prm.scoring.score:score", "score every step of traces"),
     "eval steps": Command("prm.eval.evaluate_steps:evaluate_steps", "measure step scores"),
+    "eval budget": Command(
+        "prm.eval.evaluate_budget:evaluate_budget", "measure Pass@(K,T) and budget robustness"
+    ),
 }
 
 
@@ -210,12 +213,14 @@ def _values(parser: Any, arguments: list[str], hints: Mapping[str, Any]) -> Any:
     """Parse, with the short forms that people expect of a command line.
 
     ``--max-length`` is ``--max_length``; a bare ``--json`` is true; an option of type ``list[str]``
-    takes one value as it is, or several as ``[a, b]``, and adds up when it is repeated. Any other
-    option may be given once. Whatever the order, an option wins over ``--config``, and a part
-    (``--decoder.layers``) over its whole (``--decoder``).
+    takes one value as it is, or several as ``[a, b]``, and adds up when it is repeated; one of type
+    ``list[int]`` takes all numbers that follow it. Any other option may be given once. Whatever the
+    order, an option wins over ``--config``, and a part (``--decoder.layers``) over its whole
+    (``--decoder``).
     """
     flags = {name for name, hint in hints.items() if hint is bool}
     lists = {name for name, hint in hints.items() if hint in (list[str], list[str] | None)}
+    numbers = {name for name, hint in hints.items() if hint in (list[int], list[int] | None)}
     others: list[str] = []
     given: dict[str, str] = {}
     words = arguments[::-1]
@@ -235,6 +240,11 @@ def _values(parser: Any, arguments: list[str], hints: Mapping[str, Any]) -> Any:
             if not words or words[-1].startswith("--"):
                 parser.error(f"--{name}: expected a value")
             value = words.pop()
+        if name in numbers and not value.startswith("["):
+            more = [value]
+            while words and re.fullmatch(r"-?\d+", words[-1]):
+                more.append(words.pop())
+            value = f"[{', '.join(more)}]"
         if name in lists:
             value = json.dumps(_items(given.get(name, "[]")) + _items(value))
         elif name in given:

@@ -1,11 +1,15 @@
 """Make the committed results anew: ``python eval/results/make.py [NAME…]``.
 
-Each function writes NAME.json (the numbers) and NAME.png beside this file; without names, all.
+Each function writes its results beside this file; without names, all of them run.
+
+* desk_budget: desk_budget.json (the numbers) and desk_budget.png.
+* coverage: coverage.md, in some five minutes.
 """
 
 from __future__ import annotations
 
 import json
+import runpy
 import sys
 from collections import defaultdict
 from pathlib import Path
@@ -26,6 +30,7 @@ from prm.rl.desk.solution import solve
 from prm.rl.desk.world import DeskConfig, Task, budgets, desk_tasks
 
 HERE = Path(__file__).parent
+BENCH = HERE.parent / "bench"
 
 
 def desk_budget() -> None:
@@ -105,6 +110,14 @@ def _draw_desk_budget(
     return figure
 
 
+def coverage() -> None:
+    """Coverage of the intervals by simulation (eval/bench/coverage.py); some five minutes."""
+    bench = runpy.run_path(str(BENCH / "coverage.py"))
+    found = bench["measure"](bench["DATASETS"], bench["RESAMPLES"], bench["SEED"])
+    with atomic_output(HERE / "coverage.md") as file:
+        file.write(bench["report"](found).encode())
+
+
 def _write(name: str, numbers: dict[str, Any], figure: Figure) -> None:
     with atomic_output(HERE / f"{name}.json") as file:
         file.write((json.dumps(numbers, indent=1) + "\n").encode())
@@ -113,7 +126,7 @@ def _write(name: str, numbers: dict[str, Any], figure: Figure) -> None:
     plt.close(figure)
 
 
-RESULTS = {"desk_budget": desk_budget}
+RESULTS = {"desk_budget": desk_budget, "coverage": coverage}
 
 if __name__ == "__main__":
     for name in sys.argv[1:] or RESULTS:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -34,7 +34,8 @@ def atomic_output(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
             raise  # another file's trouble
         raise PRMError(f"{final}: cannot be written ({error.strerror or error})") from None
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # what cannot be removed was never made
+            temporary.unlink(missing_ok=True)
 
 
 def check_output(path: str | os.PathLike[str], inputs: Iterable[str | os.PathLike[str]]) -> None:

@@ -11,7 +11,14 @@ import numpy as np
 
 from prm.data.trace import Trace
 from prm.errors import PRMError
-from prm.eval.pass_at_kt import Counts, cut_counts, default_grid, rerun_counts
+from prm.eval.pass_at_kt import (
+    Counts,
+    cut_counts,
+    default_grid,
+    rerun_counts,
+    turn_limit,
+    with_success,
+)
 from prm.eval.steps import Bools
 
 Source = Literal["auto", "cut", "rerun"]
@@ -30,7 +37,7 @@ class BudgetOptions:
     t: tuple[int, ...] | None = None
     """None = the budgets of the runs, or Fibonacci numbers up to that budget."""
     primary: tuple[int, int] | None = None
-    """(K, T). None = (1, largest T)."""
+    """(K, T). None = (least K, largest T)."""
     by: str | None = None
     """Key of ``meta`` that groups the tasks."""
     seed_key: str | None = None
@@ -60,7 +67,11 @@ def runs_by_policy(
     if not traces:
         raise PRMError("there is no trace to evaluate")
     runs: dict[str, dict[str, list[Trace]]] = defaultdict(lambda: defaultdict(list))
+    ids: set[str] = set()
     for trace in traces:
+        if trace.id in ids:
+            raise PRMError(f"two traces have the id {trace.id!r}, so one run may be counted twice")
+        ids.add(trace.id)
         seed = ""
         if seed_key is not None:
             if seed_key not in trace.meta:
@@ -91,19 +102,9 @@ def count_runs(
             f"runs and running anew measure different things and are not compared (give one kind, "
             f"or say --source)"
         )
-    flat = [
-        (policy, seed, trace)
-        for policy, seeds in runs.items()
-        for seed, traces in seeds.items()
-        for trace in traces
-    ]
     grid = options.t
-    if grid is None and "rerun" in kinds.values():
-        grid = _shared_budgets(runs)
     if grid is None:
-        allowed = [t.outcome.max_turns for *_, t in flat if t.outcome.max_turns is not None]
-        longest = min(allowed) if allowed else max(t.n_steps for *_, t in flat)
-        grid = default_grid(longest)
+        grid = _shared_budgets(runs) if "rerun" in kinds.values() else _common_grid(runs)
     count = rerun_counts if "rerun" in kinds.values() else cut_counts
     return {
         policy: [count(policy, traces, grid) for traces in seeds.values()]
@@ -121,15 +122,25 @@ def _ran_at_several(traces: Iterable[Trace]) -> bool:
 
 
 def _shared_budgets(runs: Mapping[str, Mapping[str, Sequence[Trace]]]) -> tuple[int, ...]:
-    """The budgets at which every policy was run."""
-    ran = [
-        {t.outcome.max_turns for seed in seeds.values() for t in seed} - {None}
-        for seeds in runs.values()
-    ]
-    shared = set.intersection(*ran)
+    """The budgets at which every policy was run, and every training seed of it."""
+    shared = set.intersection(
+        *(set(rerun_counts(policy, t).t) for policy, seeds in runs.items() for t in seeds.values())
+    )
     if not shared:
         raise PRMError("no budget was run by every policy, so nothing can be compared (see --t)")
-    return tuple(sorted(int(value) for value in shared if value is not None))
+    return tuple(sorted(shared))
+
+
+def _common_grid(runs: Mapping[str, Mapping[str, Sequence[Trace]]]) -> tuple[int, ...]:
+    """Up to the least budget of all runs; where none is known, up to the longest run."""
+    known = [
+        trace
+        for policy, seeds in runs.items()
+        for traces in seeds.values()
+        for trace in with_success(policy, traces)
+    ]
+    limits = [limit for trace in known if (limit := turn_limit(trace)) is not None]
+    return default_grid(min(limits) if limits else max(trace.n_steps for trace in known))
 
 
 def flat(counts: Mapping[str, Sequence[Counts]]) -> Iterator[Counts]:

@@ -12,7 +12,14 @@ from prm.eval import robustness
 from prm.eval.bootstrap import Resampled, combined, resample_means
 from prm.eval.budget_runs import BudgetOptions
 from prm.eval.estimate import Estimate
-from prm.eval.intervals import bca, bias_of, exact_where_all_agree, interval, max_t_band
+from prm.eval.intervals import (
+    LEVEL,
+    MAX_UNDEFINED,
+    bca,
+    bias_of,
+    exact_where_all_agree,
+    max_t_band,
+)
 from prm.eval.pass_at_kt import Counts, CutCounts, pass_at_kt, pass_hat_kt
 from prm.eval.significance import holm, mcnemar
 from prm.eval.steps import Bools, Floats
@@ -58,7 +65,7 @@ class Comparison(NamedTuple):
     p: Floats
     """(K, T) adjusted for all cells; NaN where all draws agree."""
     primary: Estimate
-    """The primary cell, with an interval of its own."""
+    """The primary cell, with an interval of its own, symmetric as the band is."""
     primary_p: float
     primary_p_holm: float
     """Adjusted for the number of policy pairs."""
@@ -110,6 +117,8 @@ class Table(NamedTuple):
     """(N,) solved within the largest T by any trajectory of any seed; NaN where not run."""
     n_samples: int
     n_skipped: int
+    n_each: float
+    """Median number of trajectories of a task, at one budget and of one seed."""
 
 
 def task_table(
@@ -130,7 +139,9 @@ def task_table(
         )
         flat = [piece.reshape(len(rows), -1) for piece in pieces]
         values[seed, rows] = np.concatenate(flat, axis=1)
-        solved[rows] = np.fmax(solved[rows], counts.successes[:, -1] > 0)
+        solved[rows] = np.fmax(
+            solved[rows], np.where(counts.samples[:, -1] > 0, counts.successes[:, -1] > 0, np.nan)
+        )
     for size in k:
         most = max(int(counts.samples.max()) for counts in seeds)
         if size > most:
@@ -145,6 +156,7 @@ def task_table(
         if isinstance(seeds[0], CutCounts)
         else sum(int(c.samples.sum()) for c in seeds),
         sum(c.n_skipped for c in seeds),
+        float(np.median(np.concatenate([c.samples[c.samples > 0] for c in seeds]))),
     )
 
 
@@ -224,16 +236,26 @@ def _cells(means: Resampled, n: Floats, skipped: Floats) -> list[list[Estimate]]
 
 
 def _estimate(statistic: Resampled, n: int, n_skipped: int = 0) -> Estimate:
+    """No interval where all draws agree: there the bootstrap knows nothing about other tasks."""
     low, high = bca(statistic)
+    if low == high:
+        low = high = np.asarray(np.nan)
+    return Estimate(float(statistic.value), float(low), float(high), n, n_skipped)
+
+
+def _difference(statistic: Resampled, n: int, n_skipped: int = 0) -> Estimate:
+    """A difference of two policies with the symmetric interval that agrees with its p-value."""
+    low, high, _ = max_t_band(statistic)
     return Estimate(float(statistic.value), float(low), float(high), n, n_skipped)
 
 
 def _ordered_estimate(statistic: Resampled, n: int) -> Estimate:
     """For values on a grid, or that may be infinite: percentiles that are draws themselves."""
     samples = statistic.samples
-    if len(samples) == 0 or np.isnan(interval(np.where(np.isinf(samples), 0.0, samples))).any():
+    if len(samples) == 0 or np.isnan(samples).mean() > MAX_UNDEFINED:
         return Estimate(float(statistic.value), np.nan, np.nan, n, 0)
-    low, high = np.quantile(samples, [0.025, 0.975], method="inverted_cdf")
+    ends = [(1 - LEVEL) / 2, (1 + LEVEL) / 2]
+    low, high = np.nanquantile(samples, ends, method="inverted_cdf")
     return Estimate(float(statistic.value), float(low), float(high), n, 0)
 
 
@@ -251,32 +273,30 @@ def regrets_of(
     rng = np.random.default_rng([options.seed, 1])
     singles = [layout.single(table.values)[:, common] for table in tables.values()]
     n_tasks = int(common.sum())
-    arrays = []
-    for _ in range(N_SPLITS):
-        first = rng.permutation(n_tasks) < n_tasks // 2
-        for half in (first, ~first):
-            arrays += [np.where(half[None, :, None], single, np.nan) for single in singles]
+    halvings = np.array([rng.permutation(n_tasks) < n_tasks // 2 for _ in range(N_SPLITS)])
+    members = np.stack([halvings, ~halvings], axis=1).reshape(2 * N_SPLITS, n_tasks)
+    # Halves are columns, so that all halves of a policy have the same seeds drawn.
     drawn = resample_means(
-        arrays, resamples=options.resamples, rng=np.random.default_rng(options.seed)
+        [
+            np.concatenate([np.where(m[None, :, None], single, np.nan) for m in members], axis=2)
+            for single in singles
+        ],
+        resamples=options.resamples,
+        rng=np.random.default_rng(options.seed),
     )
-    shape = (N_SPLITS, 2, len(tables))
 
     def regrets(*means: Floats) -> Floats:
-        halves = np.stack(means, axis=-2)
-        halves = halves.reshape(*halves.shape[:-2], *shape, halves.shape[-1])
+        halves = np.stack(means, axis=-2)  # (…, P, splits * 2 * T)
+        halves = halves.reshape(*halves.shape[:-1], N_SPLITS, 2, layout.n_t)
+        halves = np.moveaxis(halves, -4, -2)
         best = robustness.specialist(halves)[..., None, :]
         return np.asarray((best - halves.mean(axis=-3)).mean(axis=-3))
 
-    whole = combined(regrets, *[_tasks_only(one) for one in drawn])
+    whole = combined(regrets, *drawn)
     return {
         policy: combined(lambda r, i=place: r[..., i, :], whole)
         for place, policy in enumerate(tables)
     }
-
-
-def _tasks_only(one: Resampled) -> Resampled:
-    """Without the jackknife over seeds: here several arrays are halves of one policy."""
-    return one._replace(left_out=one.left_out[:1])
 
 
 def compared(
@@ -289,8 +309,6 @@ def compared(
     options: BudgetOptions,
 ) -> Comparison:
     common = common_tasks([tables[a], tables[b]])
-    if not common.any():
-        raise PRMError(f"policies {a!r} and {b!r} have no task in common, so they are not compared")
     pair = [tables[name].values[:, common] for name in (a, b)]
     shared = ~(np.isnan(pair[0]).all(axis=0) | np.isnan(pair[1]).all(axis=0))
     left, right = resample_means(
@@ -314,10 +332,10 @@ def compared(
         n_tasks,
         cells.value,
         *band,
-        primary=_estimate(primary, counted, n_tasks - counted),
+        primary=_difference(primary, counted, n_tasks - counted),
         primary_p=float(max_t_band(primary).p),
         primary_p_holm=np.nan,
-        area=_estimate(area, n_tasks),
+        area=_difference(area, n_tasks),
         only_a=only_a,
         only_b=only_b,
         solved_p=mcnemar(only_a, only_b),

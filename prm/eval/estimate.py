@@ -14,6 +14,8 @@ class Estimate(NamedTuple):
 
     >>> print(Estimate(0.8125, 0.75, 0.86, n=120, n_skipped=3))
     0.812 [0.750, 0.860]
+    >>> print(Estimate(40.0, 21.5, math.inf, n=50, n_skipped=0))
+    40.000 [21.500, ∞]
     >>> Estimate(float("nan"), float("nan"), float("nan"), n=0, n_skipped=4).as_json()["value"]
     """
 
@@ -29,12 +31,16 @@ class Estimate(NamedTuple):
         if math.isnan(self.value):
             return "–"
         if math.isnan(self.low):
-            return f"{self.value:.3f} [–]"
-        return f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}]"
+            return f"{_fixed(self.value)} [–]"
+        return f"{_fixed(self.value)} [{_fixed(self.low)}, {_fixed(self.high)}]"
 
     def as_json(self) -> dict[str, float | int | None]:
         """The fields by name; see :func:`json_number`."""
         return {name: json_number(field) for name, field in self._asdict().items()}
+
+
+def _fixed(value: float) -> str:
+    return f"{value:.3f}".replace("inf", "∞")
 
 
 def json_number(value: float | int) -> float | int | None:

@@ -5,28 +5,20 @@ Everything that is measured is in ``prm.eval.step_report``; this file reads and 
 
 from __future__ import annotations
 
-import io
 import math
 import sys
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 import msgspec
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.table import Table
 
 from prm.data.atomic import atomic_output, check_output
-from prm.data.convert import counted, report
-from prm.data.diagnostics import Diagnostics
-from prm.data.files import read_traces
 from prm.data.sources import expand
-from prm.data.trace import Trace
 from prm.errors import plural
 from prm.eval.estimate import Estimate
 from prm.eval.measures import Estimates
 from prm.eval.step_report import StepReport, step_report
 from prm.eval.steps import STEP_METRICS
+from prm.eval.terminal import Row, read_counted, table
 
 OPPONENT = "tfidf"
 """The baseline of the verdict: the strongest."""
@@ -39,8 +31,6 @@ HEADINGS = {
     "first_error.f1": "first error F1",
     "spearman": "Spearman",
 }
-Row = tuple[str, ...]
-PAGE_WIDTH = 80
 VERDICT = {"average_precision": "average precision", "brier": "Brier score"}
 
 
@@ -87,8 +77,8 @@ def evaluate_steps(
     if out is not None:
         check_output(out, expand([*scored, *(train or [])])[0])
     measured = step_report(
-        _read(scored),
-        None if train is None else _read(train),
+        read_counted(scored),
+        None if train is None else read_counted(train),
         label=label,
         score=score,
         positive_at=positive_at,
@@ -109,13 +99,6 @@ def evaluate_steps(
             file.write(text.encode())
 
 
-def _read(paths: list[str]) -> list[Trace]:
-    diagnostics, totals = Diagnostics(), Counter[str]()
-    traces = list(counted(read_traces(paths, diagnostics=diagnostics), totals, diagnostics))
-    report(totals, diagnostics)
-    return traces
-
-
 def as_json(measured: StepReport) -> str:
     """The report as strict JSON: a number that is not defined is null."""
     return msgspec.json.format(msgspec.json.encode(measured.as_json()), indent=2).decode() + "\n"
@@ -124,15 +107,15 @@ def as_json(measured: StepReport) -> str:
 def as_table(measured: StepReport) -> str:
     """The report for people, 80 columns wide: tables of all metrics, a verdict."""
     tables = [
-        _table(("metric", "scorer", "value", "model − scorer"), _by_metric(measured)),
-        _table(("best of n", "success", "gain over random"), _best_of_n(measured)),
-        _table(("state scores", "scorer", "value"), _states(measured)),
+        table(("metric", "scorer", "value", "model − scorer"), _by_metric(measured)),
+        table(("best of n", "success", "gain over random"), _best_of_n(measured)),
+        table(("state scores", "scorer", "value"), _states(measured)),
     ]
     return "\n".join(
         [
             f"{plural(measured.n_traces, 'trace')}, {plural(measured.n_steps, 'step')} with label "
             f"and score, {measured.n_skipped:,} skipped; base rate {measured.base_rate}",
-            *(table for table in tables if table),
+            *(each for each in tables if each),
             "",
             "Intervals: 95 %, tasks resampled. – : not defined (Brier and ECE need probabilities).",
             f"Baselines learned from {measured.fitted_on}.",
@@ -197,15 +180,3 @@ def _states(measured: StepReport) -> Iterator[Row]:
 def _shown(scorers: Mapping[str, Estimates]) -> list[str]:
     """The metrics that have a heading, in its order."""
     return [metric for metric in HEADINGS if any(metric in each for each in scorers.values())]
-
-
-def _table(headings: Row, rows: Iterable[Row]) -> str:
-    """A table; empty without rows."""
-    table = Table(*headings, box=SIMPLE_HEAD, pad_edge=False)
-    for row in rows:
-        table.add_row(*row)
-    if not table.row_count:
-        return ""
-    page = io.StringIO()
-    Console(file=page, width=PAGE_WIDTH, highlight=False, markup=False).print(table)
-    return "\n".join(line.rstrip() for line in page.getvalue().rstrip().split("\n"))

@@ -68,8 +68,8 @@ def _checked(successes: Ints, samples: Ints, k: Sequence[int]) -> tuple[Ints, In
     samples = np.broadcast_to(samples[:, None] if samples.ndim == 1 else samples, successes.shape)
     if (successes < 0).any() or (successes > samples).any():
         raise ValueError("expected 0 <= successes <= samples in every cell")
-    if min(k, default=0) < 1:
-        raise ValueError(f"expected K of 1 or more, found {list(k)}")
+    if not len(k) or any(size < 1 or size != int(size) for size in k):
+        raise ValueError(f"expected whole numbers K of 1 or more, found {list(k)}")
     return successes, samples
 
 
@@ -135,12 +135,12 @@ def cut_counts(policy: str, traces: Sequence[Trace], t: Sequence[int] | None = N
         PRMError: no trajectory has success information, or a T is above the budget that the runs
             had: what they would have done with more turns cannot be known.
     """
-    known = _with_success(policy, traces)
-    allowed = [trace.outcome.max_turns for trace in known if trace.outcome.max_turns is not None]
+    known = with_success(policy, traces)
+    allowed = [limit for trace in known if (limit := turn_limit(trace)) is not None]
     budget = min(allowed) if allowed else max(trace.n_steps for trace in known)
     grid = default_grid(budget) if t is None else _grid(t)
     if allowed and grid[-1] > budget:
-        run = next(trace for trace in known if trace.outcome.max_turns == budget)
+        run = next(trace for trace in known if turn_limit(trace) == budget)
         raise PRMError(
             f"T = {grid[-1]} is above the {plural(budget, 'turn')} that run {run.id!r} of policy "
             f"{policy!r} was allowed; what it would have done with more cannot be known from cut "
@@ -151,6 +151,13 @@ def cut_counts(policy: str, traces: Sequence[Trace], t: Sequence[int] | None = N
     success = np.array([bool(trace.outcome.success) for trace in known])[:, None] & within
     table = _count(known, success, np.ones_like(within), grid)
     return CutCounts(policy=policy, n_skipped=len(traces) - len(known), **table)
+
+
+def turn_limit(trace: Trace) -> int | None:
+    """The turns that a run was allowed; a run stopped by its limit tells it. None = unknown."""
+    if trace.outcome.max_turns is None and trace.outcome.status == "out_of_turns":
+        return trace.n_steps
+    return trace.outcome.max_turns
 
 
 def rerun_counts(
@@ -169,7 +176,7 @@ def rerun_counts(
         PRMError: no trajectory has success information, one has no budget, or none was run at
             a T that is asked for.
     """
-    known = _with_success(policy, traces)
+    known = with_success(policy, traces)
     for trace in known:
         if trace.outcome.max_turns is None:
             raise PRMError(
@@ -211,7 +218,7 @@ def _grid(t: Sequence[int]) -> tuple[int, ...]:
     return grid
 
 
-def _with_success(policy: str, traces: Sequence[Trace]) -> list[Trace]:
+def with_success(policy: str, traces: Sequence[Trace]) -> list[Trace]:
     """Those whose success is known and says something about the policy."""
     known = [t for t in traces if t.outcome.valid and t.outcome.success is not None]
     if not known:

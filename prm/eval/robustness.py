@@ -42,11 +42,14 @@ def worst(p: Floats) -> Floats:
 def worst_share(p: Floats, alpha: float = 0.25) -> Floats:
     """Mean of the ceil(alpha m) lowest p(T): conditional value at risk over budgets.
 
+    NaN where a p(T) is, which may be among the lowest.
+
     >>> float(worst_share(np.array([0.4, 0.1, 0.3, 0.2, 0.9]), alpha=0.4).round(3))
     0.15
     """
     count = max(1, math.ceil(alpha * p.shape[-1] - 1e-9))
-    return np.asarray(np.sort(p, axis=-1)[..., :count].mean(axis=-1))
+    lowest = np.sort(p, axis=-1)[..., :count].mean(axis=-1)
+    return np.asarray(np.where(np.isnan(p).any(axis=-1), np.nan, lowest))
 
 
 def slope(p: Floats, grid: Sequence[int]) -> Floats:
@@ -76,9 +79,12 @@ def turns_to_reach(p: Floats, grid: Sequence[int], target: float) -> Floats:
     array([ 4., inf])
     """
     # A mean of many cells that is equal to the target up to rounding has reached it.
-    reached = p >= target - 1e-12
-    budgets = np.asarray(grid, dtype=np.float64)
-    return np.asarray(np.where(reached.any(axis=-1), budgets[reached.argmax(axis=-1)], np.inf))
+    # Where a NaN comes first, the target may have been reached there.
+    stop = (p >= target - 1e-12) | np.isnan(p)
+    first = stop.argmax(axis=-1)
+    unknown = np.isnan(np.take_along_axis(p, first[..., None], axis=-1)[..., 0])
+    budgets = np.where(unknown, np.nan, np.asarray(grid, dtype=np.float64)[first])
+    return np.asarray(np.where(stop.any(axis=-1), budgets, np.inf))
 
 
 def steps_per_success(turns: Floats, p: Floats) -> Floats:
@@ -98,12 +104,15 @@ def specialist(halves: Floats) -> Floats:
         halves: (…, 2, P, T) p(T) of P policies on the two halves of the tasks.
 
     Returns:
-        (…, T) mean of the two crossed scores. NaN in a half makes it NaN.
+        (…, T) mean of the two crossed scores; policies that tie share the choice. NaN in a half
+        makes it NaN.
 
     >>> halves = np.array([[[0.6], [0.5]], [[0.2], [0.5]]])  # the first looks better on one half
     >>> specialist(halves)  # (0.2 + 0.5) / 2, not 0.55
     array([0.35])
     """
-    chosen = np.nan_to_num(halves, nan=-1.0).argmax(axis=-2)
-    crossed = np.take_along_axis(halves, chosen[..., ::-1, None, :], axis=-2)
-    return np.asarray(crossed[..., 0, :].mean(axis=-2))
+    best = halves.max(axis=-2, keepdims=True)  # NaN where a policy is
+    # Up to rounding: sums of the same outcomes may differ in their last bits.
+    chosen = np.where(np.isnan(best), np.nan, halves >= best - 1e-12)
+    crossed = halves[..., ::-1, :, :] * chosen / chosen.sum(axis=-2, keepdims=True)
+    return np.asarray(crossed.sum(axis=-2).mean(axis=-2))
