@@ -91,7 +91,7 @@ METHODS = {
     "symmetric": "symmetric, tasks",
     "rows": "percentile, rows",
 }
-REPORTED = {"own": "bca", "difference": "bca"}
+REPORTED = {"own": "bca", "difference": "symmetric"}
 """The interval that ``prm eval budget`` gives to a policy and to the difference of two."""
 SURFACES = {
     "A": slice(0, N_CELLS),
@@ -187,13 +187,14 @@ def measure(datasets: int, resamples: int, seed: int) -> Coverage:
         ends["bca"][:, number] = low, high
         tails = [(1 - LEVEL) / 2, (1 + LEVEL) / 2]
         ends["percentile"][:, number] = np.quantile(statistic.samples, tails, axis=0)
-        reach = np.quantile(np.abs(statistic.samples - statistic.value), LEVEL, axis=0)
-        ends["symmetric"][:, number] = statistic.value - reach, statistic.value + reach
+        for place in range(len(truth)):
+            alone = max_t_band(combined(lambda columns, f=place: columns[..., f], statistic), LEVEL)
+            ends["symmetric"][:, number, place] = alone.low, alone.high
         ends["rows"][:, number] = np.quantile(rows, tails, axis=0)
         for surface, cells in SURFACES.items():
-            drawn = {"tasks": statistic.samples, "rows": rows}
-            for method, samples in drawn.items():
-                band = max_t_band(Resampled(statistic.value[cells], samples[:, cells], ()), LEVEL)
+            naive = statistic._replace(samples=rows)
+            for method, drawn in {"tasks": statistic, "rows": naive}.items():
+                band = max_t_band(combined(lambda columns, s=cells: columns[..., s], drawn), LEVEL)
                 inside = (band.low <= truth[cells]) & (truth[cells] <= band.high)
                 bands[surface][method][number] = inside.all()
             inside = (low[cells] <= truth[cells]) & (truth[cells] <= high[cells])
@@ -217,10 +218,10 @@ def report(found: Coverage) -> str:
         "",
         "## Intervals",
         "",
-        "Coverage ± Monte Carlo standard error (mean width). BCa, percentile and symmetric (value "
-        "± quantile of the draws' distance from it) draw tasks; rows draw trajectories as if they "
-        "were independent. Last: the share of data sets whose BCa interval lies wholly above the "
-        "truth, and wholly below it.",
+        "Coverage ± Monte Carlo standard error (mean width). BCa, percentile and symmetric (the "
+        "band of one cell) draw tasks; rows draw trajectories as if they were independent. Last: "
+        "the share of data sets whose BCa interval lies wholly above the truth, and wholly below "
+        "it.",
         "",
         f"| statistic | truth | {' | '.join(METHODS.values())} | BCa above, below |",
         f"|---|---|{'---|' * len(METHODS)}---|",
@@ -260,8 +261,9 @@ def report(found: Coverage) -> str:
         f"(A) and {_list(SUCCESS[1])} (B), those of gpt-4 and gpt-3.5 on InterCode SQL, rounded. "
         f"Of the latent variance of a trajectory, {RHO:g} lies between tasks; the effects of a "
         f"task on A and on B correlate by {TASKS_ALIKE:g}. The truth is that of the population of "
-        "tasks. The settings were fixed before the first run; the symmetric interval was added "
-        "after it, which had shown what BCa does to differences.",
+        "tasks. The settings were fixed before the first run and have stayed. That run gave "
+        "differences BCa intervals, which covered 0.884 and 0.906 at T = 1 and 2; since then they "
+        "have the symmetric one, widened for the number of tasks, for the reason above.",
         "",
         "```",
         f"python eval/bench/coverage.py --datasets {datasets} --resamples {found.resamples} "

@@ -1,9 +1,9 @@
 """Calibration: maps from raw scores to scores that mean what they say, as plain numbers.
 
 Fitted by scikit-learn on held-out tasks, applied with NumPy, stored in the model's config as JSON.
-``isotonic`` (Zadrozny & Elkan 2002) keeps the order of the scores up to ties; ``platt`` (Platt
-1999) is a logistic function of the score's logit and keeps the order exactly; its slope alone is
-temperature scaling (Guo et al. 2017).
+``platt`` (Platt 1999) is a logistic function of the logit of the score and keeps its order;
+its slope alone is temperature scaling (Guo et al. 2017). ``isotonic`` (Zadrozny & Elkan 2002) fits
+any rising steps, and so makes ties: with few positive labels on held-out tasks it costs ranking.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from prm.errors import PRMError
 
 Calibration = Literal["isotonic", "platt", "none"]
-_EDGE = 1e-6
+_EDGE = 1e-12
 
 
 def fit_calibrator(
@@ -28,8 +28,9 @@ def fit_calibrator(
     Args:
         scores: (R,) raw scores in [0, 1].
         labels: (R,) hard or soft labels in [0, 1].
-        method: ``platt`` raises :class:`PRMError` when all labels are the same, since no finite
-            slope fits them.
+        method: for ``platt`` positive labels count as (P + 1) / (P + 2) and negative ones as
+            1 / (N + 2), with P and N the sums of both (Platt 1999, equation 1): a few labels that
+            the scores part perfectly, or labels of one class, still have a finite fit.
 
     Returns:
         JSON numbers for :func:`calibrate`.
@@ -47,19 +48,13 @@ def fit_calibrator(
         }
     from sklearn.linear_model import LogisticRegression
 
-    if np.all(labels == 0) or np.all(labels == 1):
-        raise PRMError(
-            f"platt calibration: all {len(labels)} held-out labels are {labels[0]:g}; choose "
-            f"calibration isotonic or none"
-        )
-    # A soft label y is y of a positive and 1 - y of a negative example.
+    positive, negative = labels.sum(), (1 - labels).sum()
+    targets = labels * (positive + 1) / (positive + 2) + (1 - labels) / (negative + 2)
+    # A soft target y is y of a positive and 1 - y of a negative example.
     logits = np.concatenate([_logit(scores), _logit(scores)])[:, None]
     classes = np.repeat([1, 0], len(labels))
-    weights = np.concatenate([labels, 1 - labels])
-    used = weights > 0
-    fitted = LogisticRegression(C=np.inf, max_iter=1000).fit(
-        logits[used], classes[used], sample_weight=weights[used]
-    )
+    weights = np.concatenate([targets, 1 - targets])
+    fitted = LogisticRegression(C=np.inf, max_iter=1000).fit(logits, classes, sample_weight=weights)
     return {
         "method": "platt",
         "slope": float(fitted.coef_[0, 0]),

@@ -108,7 +108,7 @@ class TrainConfig:
     """Most tokens in a micro-batch, padding included."""
     activation_checkpointing: bool = False
     """Recompute activations in the backward pass: less memory, more time."""
-    calibration: Calibration = "isotonic"
+    calibration: Calibration = "platt"
     """How scores are calibrated on the validation tasks."""
     keep: Literal["best", "last"] = "best"
     """Which epoch's weights become the model: the best validation score or the last."""

@@ -57,7 +57,7 @@ def train(config: TrainConfig) -> None:
     model = _initial_model(config, training)
     examples, counts = make_examples(training, model.encoder, config, labelled_only=True)
     validation = _held_out(held_out, model, config)
-    _check_classes(examples, validation, config)
+    _check_classes(examples, config)
     _report(model, counts, held_out)
     run.begin(examples)
     if config.ngrams is not None:
@@ -115,7 +115,7 @@ def _need_labels(traces: Sequence[Trace], config: TrainConfig, split: str) -> No
             )
 
 
-def _check_classes(examples: Sequence[Example], held_out: HeldOut, config: TrainConfig) -> None:
+def _check_classes(examples: Sequence[Example], config: TrainConfig) -> None:
     """What would fail, or teach nothing, after hours of training fails now."""
     for readout, name in (("action", config.label), ("state", config.state_label)):
         if name is None:
@@ -130,15 +130,6 @@ def _check_classes(examples: Sequence[Example], held_out: HeldOut, config: Train
             raise PRMError(
                 f"all training labels {name!r} are {values.pop():g}: there is nothing to tell apart"
             )
-    if config.calibration == "platt":
-        for labels in held_out.labels.values():
-            known = np.concatenate(labels)
-            known = known[~np.isnan(known)]
-            if known.min() == known.max():
-                raise PRMError(
-                    f"all {len(known)} validation labels are {known[0]:g}, which --calibration "
-                    f"platt cannot fit; choose isotonic or none, or hold out more tasks"
-                )
 
 
 def _initial_model(config: TrainConfig, traces: Sequence[Trace]) -> StepRewardModel:

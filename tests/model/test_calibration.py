@@ -7,7 +7,6 @@ import json
 import numpy as np
 import pytest
 
-from prm.errors import PRMError
 from prm.model.calibration import calibrate, fit_calibrator
 
 
@@ -39,9 +38,16 @@ def test_calibration_mends_the_brier_score_and_keeps_the_order(method: str) -> N
 
 @pytest.mark.parametrize("method", ["isotonic", "platt"])
 def test_a_soft_label_counts_as_its_parts(method: str) -> None:
-    scores = np.linspace(0.05, 0.95, 19)
-    soft = fit_calibrator(scores, np.full(19, 0.25), method)
-    np.testing.assert_allclose(calibrate(scores, soft), 0.25, atol=1e-4)
+    scores = np.linspace(0.05, 0.95, 20_000)
+    soft = fit_calibrator(scores, np.full(20_000, 0.25), method)
+    np.testing.assert_allclose(calibrate(scores, soft), 0.25, atol=2e-4)
+
+
+def test_platt_keeps_the_order_of_the_most_extreme_scores() -> None:
+    scores, outcomes = overconfident(2_000)
+    fitted = fit_calibrator(scores, outcomes, "platt")
+    extreme = np.array([1e-11, 1e-9, 1e-7, 1 - 1e-7, 1 - 1e-9, 1 - 1e-11])
+    assert (np.diff(calibrate(extreme, fitted)) > 0).all()
 
 
 @pytest.mark.parametrize("method", ["isotonic", "platt", "none"])
@@ -53,6 +59,12 @@ def test_a_calibrator_is_json_and_passes_nan(method: str) -> None:
     assert np.isnan(calibrate(np.array([np.nan, 0.5]), fitted)).tolist() == [True, False]
 
 
-def test_platt_refuses_labels_of_one_class() -> None:
-    with pytest.raises(PRMError, match="all 3 held-out labels are 1"):
-        fit_calibrator(np.array([0.2, 0.4, 0.9]), np.ones(3), "platt")
+@pytest.mark.parametrize(
+    "labels", [[1.0, 1.0, 1.0], [0.0, 0.0, 0.0], [0.0, 1.0, 1.0]], ids=["good", "bad", "parted"]
+)
+def test_platt_is_finite_and_modest_on_three_labels(labels: list[float]) -> None:
+    """Neither certain after three examples, nor broken by labels of one class or perfect order."""
+    fitted = fit_calibrator(np.array([0.2, 0.4, 0.9]), np.array(labels), "platt")
+    calibrated = calibrate(np.array([0.2, 0.4, 0.9]), fitted)
+    assert ((calibrated > 0.05) & (calibrated < 0.95)).all()
+    assert abs(calibrated.mean() - np.mean(labels)) < 0.25
