@@ -183,8 +183,11 @@ def _robustness(report: BudgetReport) -> str:
     policies = report.policies.values()
     rows = []
     for key, summary in SUMMARIES.items():
-        if any(key in one.robustness for one in policies):
-            heading = f"{summary.label}<small>{summary.meaning}</small>"
+        if any(
+            not math.isnan(one.robustness[key].value) for one in policies if key in one.robustness
+        ):
+            meaning = summary.meaning.format(target=report.target, alpha=report.alpha)
+            heading = f"{summary.label}<small>{meaning}</small>"
             rows.append((heading, [_summary(key, one, report.t[-1]) for one in policies]))
     caption = (
         "How success depends on the budget. Minima and maxima of noisy cells are biased: the "

@@ -26,18 +26,17 @@ class Summary(NamedTuple):
 
     label: str
     meaning: str
+    """May name ``target`` and ``alpha`` of the report in braces."""
 
 
 SUMMARIES = {
     "area_t": Summary("Area over T", "mean height of Pass@(1,T) over ln T"),
     "worst": Summary("Worst budget", "least Pass@(1,T) of the grid"),
-    "worst_share": Summary(
-        "Mean of worst budgets", "mean of the lowest --alpha share of Pass@(1,T)"
-    ),
+    "worst_share": Summary("Mean of worst budgets", "mean of the lowest {alpha:.0%} of Pass@(1,T)"),
     "slope": Summary("Gain of a doubling", "slope of Pass@(1,T) on log2 T"),
     "drop_ratio": Summary("Left at the tightest", "Pass@(1,T) at the least T over the largest"),
     "turns_to_reach": Summary(
-        "Turns to the target", "least T of the grid at which Pass@(1,T) is --target or more"
+        "Turns to the target", "least T of the grid at which Pass@(1,T) is {target:g} or more"
     ),
     "area_k": Summary("Area over K", "mean height of Pass@(K,T) over ln K at the primary T"),
     "regret_mean": Summary(
