@@ -41,9 +41,13 @@ COMMANDS = {
     "generate": Command("prm.rl.generate:generate", "write the traces of an embedded environment"),
     "train": Command("prm.training.train:train", "train a step reward model"),
     "score": Command("prm.scoring.score:score", "score every step of traces"),
+    "shape": Command("prm.shaping.shape:shape", "blend process and terminal rewards"),
     "eval steps": Command("prm.eval.evaluate_steps:evaluate_steps", "measure step scores"),
     "eval budget": Command(
         "prm.eval.evaluate_budget:evaluate_budget", "measure Pass@(K,T) and budget robustness"
+    ),
+    "eval hacking": Command(
+        "prm.eval.evaluate_hacking:evaluate_hacking", "watch what a process reward pays for"
     ),
 }
 

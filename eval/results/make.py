@@ -4,6 +4,8 @@ Each function writes its results beside this file; without names, all of them ru
 
 * desk_budget: desk_budget.json (the numbers) and desk_budget.png.
 * coverage: coverage.md, in some five minutes.
+* shaping: shaping.md, in under two minutes.
+* shaping_trace: shaping_trace.png, from the scores in shaping_trace.json.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from prm.rl.desk.agents import AGENTS
 from prm.rl.desk.play import Run, play
 from prm.rl.desk.solution import solve
 from prm.rl.desk.world import DeskConfig, Task, budgets, desk_tasks
+from prm.shaping import ShapingConfig, step_rewards
 
 HERE = Path(__file__).parent
 BENCH = HERE.parent / "bench"
@@ -118,6 +121,62 @@ def coverage() -> None:
         file.write(bench["report"](found).encode())
 
 
+def shaping() -> None:
+    """What shaping does to the gradient (shaping_gradient.py) and its variance (…_variance.py)."""
+    gradient = runpy.run_path(str(BENCH / "shaping_gradient.py"))
+    variance = runpy.run_path(str(BENCH / "shaping_variance.py"))
+    settings = (variance[name] for name in ("TASKS", "SAMPLES", "RESAMPLES", "SEED"))
+    page = "\n".join(
+        [
+            "# Shaping: the gradient that is left, and its variance\n",
+            gradient["report"](gradient["SEEDS"]),
+            variance["report"](*settings),
+        ]
+    )
+    with atomic_output(HERE / "shaping.md") as file:
+        file.write(page.encode())
+
+
+def shaping_trace() -> None:
+    """What each mode pays the steps of one real trace, from its scores in shaping_trace.json."""
+    trace = json.loads((HERE / "shaping_trace.json").read_text())
+    scores = np.array(trace["action_scores"])
+    # The model scores actions alone: a state has the score of the action before it.
+    states = np.concatenate([[0.0], scores])
+    modes = ("potential", "progress", "sum", "clip", "delta", "min_form")
+    figure, panels = plt.subplots(
+        2, 3, figsize=(10, 5.6), sharex=True, sharey=True, layout="constrained"
+    )
+    steps = np.arange(len(scores))
+    for axes, mode in zip(panels.flat, modes, strict=True):
+        config = ShapingConfig(mode=mode)
+        paid = step_rewards(
+            config,
+            action_scores=scores,
+            state_scores=states,
+            terminal_reward=trace["terminal_reward"],
+            terminated=True,
+        )
+        outcome = paid.rewards - paid.process
+        axes.bar(steps, paid.process, width=0.6, color="tab:blue", label="process")
+        below = np.maximum(paid.process, 0)
+        axes.bar(steps, outcome, bottom=below, width=0.6, color="tab:orange", label="outcome")
+        axes.plot(steps, paid.returns, "o-", color="0.25", ms=4, lw=1, label="return to go")
+        axes.axhline(0, color="0.4", lw=0.8)
+        kept = "keeps the optimal policy" if config.invariant else "does not keep it"
+        axes.set_title(f"{mode}: {kept}", fontsize=10)
+        axes.grid(axis="y", alpha=0.3)
+        axes.spines[["top", "right"]].set_visible(False)
+    labels = [f"{a}\n{p:.2f}" for a, p in zip(trace["actions"], scores, strict=True)]
+    for axes in panels[-1]:
+        axes.set_xticks(steps, labels, rotation=90, fontsize=8)
+    panels[0, 0].legend(frameon=False, fontsize=8, loc="lower left")
+    figure.suptitle("One trace, six ways to pay it (below: actions and their scores)", fontsize=11)
+    with atomic_output(HERE / "shaping_trace.png") as file:
+        figure.savefig(file, format="png", dpi=150, metadata={"Software": None})
+    plt.close(figure)
+
+
 def _write(name: str, numbers: dict[str, Any], figure: Figure) -> None:
     with atomic_output(HERE / f"{name}.json") as file:
         file.write((json.dumps(numbers, indent=1) + "\n").encode())
@@ -126,7 +185,12 @@ def _write(name: str, numbers: dict[str, Any], figure: Figure) -> None:
     plt.close(figure)
 
 
-RESULTS = {"desk_budget": desk_budget, "coverage": coverage}
+RESULTS = {
+    "desk_budget": desk_budget,
+    "coverage": coverage,
+    "shaping": shaping,
+    "shaping_trace": shaping_trace,
+}
 
 if __name__ == "__main__":
     for name in sys.argv[1:] or RESULTS:

@@ -16,6 +16,7 @@ import msgspec
 
 from prm.data.atomic import atomic_output, check_output
 from prm.data.sources import expand
+from prm.data.terminal import PAGE_WIDTH, Row, read_counted, table
 from prm.data.trace import Trace
 from prm.errors import PRMError, plural, printable
 from prm.eval.budget_report import BudgetReport, budget_report
@@ -24,7 +25,6 @@ from prm.eval.budget_statistics import Comparison
 from prm.eval.budget_words import SUMMARIES, p_value, turns, verdict
 from prm.eval.estimate import Estimate
 from prm.eval.recovery import PolicyRecovery, RecoveryReport, recovery_report
-from prm.eval.terminal import PAGE_WIDTH, Row, read_counted, table
 
 COLUMNS = 6
 """Budgets side by side; more go in further tables."""

@@ -13,12 +13,12 @@ import msgspec
 
 from prm.data.atomic import atomic_output, check_output
 from prm.data.sources import expand
+from prm.data.terminal import Row, read_counted, table
 from prm.errors import plural
 from prm.eval.estimate import Estimate
 from prm.eval.measures import Estimates
 from prm.eval.step_report import StepReport, step_report
 from prm.eval.steps import STEP_METRICS
-from prm.eval.terminal import Row, read_counted, table
 
 OPPONENT = "tfidf"
 """The baseline of the verdict: the strongest."""

@@ -1,4 +1,4 @@
-"""What the evaluation commands share: reading traces with counts, and tables 80 columns wide."""
+"""What commands with tables share: reading traces with counts, and tables 80 columns wide."""
 
 from __future__ import annotations
 
