@@ -6,13 +6,19 @@ Each function writes its results beside this file; without names, all of them ru
 * coverage: coverage.md, in some five minutes.
 * shaping: shaping.md, in under two minutes.
 * shaping_trace: shaping_trace.png, from the scores in shaping_trace.json.
+* desk: the tables in desk.md; trains two small models into out/, in some eight minutes.
+* intercode: the table in intercode.md, from the scored traces that the commands there make; they
+  take an hour and need the published logs, so without them the table is left as it is.
+* shaping_paid: shaping_paid.md, from the scored traces of both.
 """
 
 from __future__ import annotations
 
 import json
 import runpy
+import subprocess
 import sys
+import tempfile
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -26,6 +32,8 @@ from matplotlib.figure import Figure
 from scipy.stats import binomtest
 
 from prm.data.atomic import atomic_output
+from prm.data.files import read_traces
+from prm.data.trace import Trace
 from prm.rl.desk.agents import AGENTS
 from prm.rl.desk.play import Run, play
 from prm.rl.desk.solution import solve
@@ -34,6 +42,8 @@ from prm.shaping import ShapingConfig, step_rewards
 
 HERE = Path(__file__).parent
 BENCH = HERE.parent / "bench"
+ROOT = HERE.parents[1]
+INTERCODE_SCORED = ROOT / "out" / "intercode" / "scored.jsonl.gz"
 
 
 def desk_budget() -> None:
@@ -177,6 +187,134 @@ def shaping_trace() -> None:
     plt.close(figure)
 
 
+def shaping_paid() -> None:
+    """What each mode pays long failures and short successes, with the models of the other pages."""
+    parts = [
+        "# What each mode pays",
+        "",
+        "Mean process reward of a trace (all weights 1, γ = 1) with the models of "
+        "[desk.md](desk.md) and [intercode.md](intercode.md), on their held-out tasks. Last: how "
+        "often a long failure, drawn at random, is paid more process reward than a short success.",
+    ]
+    for title, scored, long, short in (
+        ("desk: scores say how likely an action is optimal", _desk_scored("optimal"), 10, 7),
+        ("InterCode: scores say how likely an action solves the task", INTERCODE_SCORED, 8, 3),
+    ):
+        if not scored.is_file():
+            print(f"shaping_paid: left as it is; intercode.md says how to make {scored.name}")
+            return
+        parts += _paid(title, list(read_traces([str(scored)])), long, short)
+    parts += [
+        "",
+        "* `sum` pays a policy for going on. Where most steps look sensible, as on desk, long "
+        "failures are paid more than short successes are, outcome included. Where a score says "
+        "that the task is solved, as on InterCode, a failure has little to collect, and they are "
+        "not: then `sum` pays for doing it again.",
+        "* `potential` pays nothing for length: the sum is −Φ of the first state, the same for all "
+        "traces of a task.",
+        "* `clip` pays failures least because they are long; short successes are charged too.",
+    ]
+    with atomic_output(HERE / "shaping_paid.md") as file:
+        file.write(("\n".join(parts) + "\n").encode())
+
+
+def _paid(title: str, traces: list[Trace], long: int, short: int) -> list[str]:
+    """The section of one set of traces."""
+    known = [trace for trace in traces if trace.outcome.success is not None]
+    failures = [t for t in known if not t.outcome.success and t.n_steps >= long]
+    successes = [t for t in known if t.outcome.success and t.n_steps <= short]
+    lines = [
+        "",
+        f"## {title}",
+        "",
+        f"{len(failures)} failures of {long} steps or more, {len(successes)} successes of {short} "
+        f"or fewer.",
+        "",
+        "| mode | long failures | short successes | with the outcome | failure paid more |",
+        "|---|---|---|---|---|",
+    ]
+    for mode in ("potential", "progress", "sum", "clip", "delta", "clip_delta", "min_form"):
+        config = ShapingConfig(mode=mode)
+        fail, win = ([_process_paid(config, t) for t in each] for each in (failures, successes))
+        more = np.mean(np.array(fail)[:, None] > np.array(win)[None])
+        lost, won = np.mean(fail), np.mean(win)
+        cells = (
+            mode,
+            f"{lost:.2f}",
+            f"{won:.2f}",
+            f"{lost:.2f}, {won + 1:.2f}",
+            f"{100 * more:.0f} %",
+        )
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+def _process_paid(config: ShapingConfig, trace: Trace) -> float:
+    """Its process reward; a state without a score has that of the action before it."""
+    actions, states = trace.step_scores("prm"), trace.states("prm")
+    if np.isnan(states).all():
+        states = np.concatenate([[0.0], actions])
+    paid = step_rewards(
+        config,
+        action_scores=actions,
+        state_scores=states,
+        terminal_reward=float(trace.outcome.success is True),
+        terminated=True,
+    )
+    return round(float(paid.process.sum()), 9)
+
+
+def _desk_scored(label: str) -> Path:
+    """The scored test tasks of the model of ``label``, which is trained where there is none."""
+    folder = ROOT / "out" / f"desk-{label}"
+    scored = folder / "scored.jsonl.gz"
+    if not scored.is_file():
+        model = folder / "model"
+        _prm("train", "--config", "training/desk.yaml", "--label", label, "--out", model)
+        _prm("score", "data/desk/test.parquet", "--model", model, "--out", scored)
+    return scored
+
+
+def desk() -> None:
+    """The embedded corpus: a model of optimal actions and one of the exact Q, on the test tasks."""
+    for label in ("optimal", "q"):
+        options = ("--rank-label", "q", "--state-label", "v", "--train", "data/desk/train.parquet")
+        _fill_in(
+            "desk.md", f"## --label {label}", _desk_scored(label), "--label", "optimal", *options
+        )
+
+
+def intercode() -> None:
+    """The table of intercode.md, if its commands have been run."""
+    folder = ROOT / "out" / "intercode"
+    scored = folder / "scored.jsonl.gz"
+    if not scored.is_file():
+        print(f"intercode: left as it is; intercode.md says how to make {scored.relative_to(ROOT)}")
+        return
+    train = [str(folder / f"{split}.jsonl.gz") for split in ("train", "validation")]
+    _fill_in(
+        "intercode.md", "## Result", scored, "--label", "executed", "--train", json.dumps(train)
+    )
+
+
+def _prm(*arguments: object) -> None:
+    command = [sys.executable, "-m", "prm", *map(str, arguments)]
+    subprocess.run(command, cwd=ROOT, check=True)
+
+
+def _fill_in(page: str, after: str, scored: Path, *options: str) -> None:
+    """Replace the block of code that follows ``after`` by what ``prm eval steps`` prints."""
+    with tempfile.TemporaryDirectory() as folder:
+        printed = Path(folder) / "table.txt"
+        _prm("eval", "steps", scored, *options, "--out", printed)
+        table = printed.read_text()
+    text = (HERE / page).read_text()
+    start = text.index("```\n", text.index(after)) + len("```\n")
+    end = text.index("```", start)
+    with atomic_output(HERE / page) as file:
+        file.write((text[:start] + table + text[end:]).encode())
+
+
 def _write(name: str, numbers: dict[str, Any], figure: Figure) -> None:
     with atomic_output(HERE / f"{name}.json") as file:
         file.write((json.dumps(numbers, indent=1) + "\n").encode())
@@ -190,6 +328,9 @@ RESULTS = {
     "coverage": coverage,
     "shaping": shaping,
     "shaping_trace": shaping_trace,
+    "desk": desk,
+    "intercode": intercode,
+    "shaping_paid": shaping_paid,
 }
 
 if __name__ == "__main__":
