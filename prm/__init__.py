@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from prm.eval.pass_at_kt import pass_hat_kt as pass_hat_kt
     from prm.model.network import StepRewardModel as StepRewardModel
     from prm.scoring.scorer import Scorer as Scorer
+    from prm.shaping.advantages import shaped_advantages as shaped_advantages
+    from prm.shaping.config import ShapingConfig as ShapingConfig
+    from prm.shaping.modes import StepRewards as StepRewards
+    from prm.shaping.modes import step_rewards as step_rewards
     from prm.training.config import TrainConfig as TrainConfig
     from prm.training.train import train as train
 
@@ -38,15 +42,19 @@ _HOMES = {
     "PRMError": "prm.errors",
     "RecordError": "prm.errors",
     "Scorer": "prm.scoring.scorer",
+    "ShapingConfig": "prm.shaping.config",
     "Step": "prm.data.trace",
     "StepRewardModel": "prm.model.network",
+    "StepRewards": "prm.shaping.modes",
     "Trace": "prm.data.trace",
     "TrainConfig": "prm.training.config",
     "budget_report": "prm.eval.budget_report",
     "pass_at_kt": "prm.eval.pass_at_kt",
     "pass_hat_kt": "prm.eval.pass_at_kt",
     "read_traces": "prm.data.files",
+    "shaped_advantages": "prm.shaping.advantages",
     "split_by_task": "prm.data.split",
+    "step_rewards": "prm.shaping.modes",
     "to_dataset": "prm.data.tables",
     "train": "prm.training.train",
     "write_traces": "prm.data.files",
