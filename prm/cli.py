@@ -204,6 +204,9 @@ def _parser(**settings: Any) -> Any:
 
             words = " ".join(message.split())
             words = re.sub(r'Parser key "([\w.]+)":', r"--\1:", words)
+            # Of an optional value only what was expected is of use, not the types that were tried.
+            words = re.sub(r"Does not validate against any of .*? Errors: - ", "", words)
+            words = re.sub(r" - Expected a <class 'NoneType'>.*", "", words)
             words = re.sub(r"<class '(\w+)'>|typing\.", r"\1", words)
             head, required, names = words.partition("arguments are required: ")
             words = head + required + re.sub(r"[\w.]+", flag, names)

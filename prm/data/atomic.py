@@ -9,6 +9,7 @@ that are missing are made.
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -36,6 +37,38 @@ def atomic_output(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     finally:
         with suppress(OSError):  # what cannot be removed was never made
             temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def atomic_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """A folder beside ``path`` that becomes it when the block ends without an exception.
+
+    ``path`` must not be there yet, or be an empty folder: see :func:`check_new_folder`.
+    """
+    final = Path(path)
+    temporary = final.with_name(f".{final.name}.{os.getpid()}.tmp")
+    try:
+        temporary.mkdir(parents=True)
+        yield temporary
+        if final.is_dir():
+            final.rmdir()
+        os.replace(temporary, final)
+    except OSError as error:
+        raise PRMError(f"{final}: cannot be written ({error.strerror or error})") from None
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def check_new_folder(path: str | os.PathLike[str]) -> None:
+    """Raise :class:`PRMError` before any work when ``path`` cannot become a new folder."""
+    final = Path(path)
+    if not os.fspath(path):
+        raise PRMError("--out: expected the name of a folder, found an empty one")
+    if final.exists() and not (final.is_dir() and not any(final.iterdir())):
+        raise PRMError(
+            f"{path}: expected a new or empty folder, so that nothing is overwritten or mixed"
+        )
+    check_output(final / "report", [])
 
 
 def check_output(path: str | os.PathLike[str], inputs: Iterable[str | os.PathLike[str]]) -> None:

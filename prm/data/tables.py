@@ -72,8 +72,8 @@ def read_saved_dataset(path: str) -> Iterator[Raw]:
 
 def read_parquet(stream: BinaryIO, uri: str) -> Iterator[Raw]:
     """The rows of a Parquet file that is open and can seek, streamed; ``uri`` names it."""
-    import pyarrow as pa
     import pyarrow.parquet as pq
+    from pyarrow import ArrowException
 
     try:
         with pq.ParquetFile(stream) as file:
@@ -82,7 +82,7 @@ def read_parquet(stream: BinaryIO, uri: str) -> Iterator[Raw]:
             batches = file.iter_batches(batch_size=256, columns=columns)
             table = (row for batch in batches for row in batch.to_pylist())
             yield from rows(table, uri, nested="struct<" in str(schema))
-    except pa.ArrowException as error:
+    except ArrowException as error:
         raise PRMError(f"{uri}: expected a complete Parquet file, found damage ({error})") from None
 
 

@@ -27,6 +27,8 @@ from prm.eval.steps import Floats
 
 MIN_RESAMPLES = 20
 """Below, the ends of a 95 % interval would be the extremes of the resamples."""
+MAX_RESAMPLES = 1_000_000
+"""More would move no end of an interval by what anybody prints, and fill the memory."""
 CHUNK = 512
 """Draws at a time: bounds the memory at a few MB for a thousand tasks."""
 MIN_SEEDS = 3
@@ -184,8 +186,8 @@ def combined(function: Callable[..., Floats], *inputs: Resampled) -> Resampled:
 def _check(n_tasks: int, resamples: int) -> None:
     if n_tasks < 1:
         raise PRMError(f"expected at least 1 task to resample, found {n_tasks}")
-    if resamples != 0 and resamples < MIN_RESAMPLES:
+    if resamples != 0 and not MIN_RESAMPLES <= resamples <= MAX_RESAMPLES:
         raise PRMError(
-            f"--bootstrap: expected 0 resamples (no intervals) or at least {MIN_RESAMPLES}, "
-            f"found {resamples}"
+            f"--bootstrap: expected 0 resamples (no intervals) or {MIN_RESAMPLES} to "
+            f"{MAX_RESAMPLES:,}, found {resamples}"
         )

@@ -39,6 +39,8 @@ DIFFERENCES = LinearSegmentedColormap.from_list("differences", ["#c75a00", "#fff
 MAX_OVERLAID = len(COLOURS)
 """More policies than this get a panel each."""
 MAX_COLUMNS_WITH_INTERVALS = 12
+MAX_PAIRS = 15
+"""With more pairs of policies not all have a figure."""
 
 
 @matplotlib.rc_context(STYLE)
@@ -117,12 +119,12 @@ def figure_names(report: BudgetReport) -> list[str]:
     """
     short = dict(zip(report.policies, unique(map(slug, report.policies)), strict=True))
     stems = ["curves", *(f"surface-{name}" for name in short.values())]
-    stems += [f"difference-{short[c.a]}-{short[c.b]}" for c in report.comparisons]
+    stems += [f"difference-{short[c.a]}-{short[c.b]}" for c in _drawn(report)]
     return [f"{stem}.png" for stem in unique(stems)]
 
 
 def write_figures(report: BudgetReport, folder: str | os.PathLike[str]) -> list[Path]:
-    """Write curves, a surface for each policy and a difference for each pair; returns the paths.
+    """Write curves, a surface for each policy and differences of pairs; returns the paths.
 
     Each file appears complete or not at all. :class:`PRMError` where one cannot be written.
     """
@@ -136,7 +138,17 @@ def write_figures(report: BudgetReport, folder: str | os.PathLike[str]) -> list[
 def _figures(report: BudgetReport) -> Iterator[Figure]:
     yield curves_figure(report)
     yield from (surface_figure(name, report) for name in report.policies)
-    yield from (difference_figure(comparison, report) for comparison in report.comparisons)
+    yield from (difference_figure(comparison, report) for comparison in _drawn(report))
+
+
+def _drawn(report: BudgetReport) -> list[Comparison]:
+    """The pairs with a figure: all of them up to 15, else those of which a difference survives.
+
+    The page has a table of every pair.
+    """
+    if len(report.comparisons) <= MAX_PAIRS:
+        return report.comparisons
+    return [pair for pair in report.comparisons if pair.survives().any()][:MAX_PAIRS]
 
 
 def _heat_map(

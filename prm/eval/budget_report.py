@@ -42,7 +42,7 @@ from prm.eval.budget_statistics import (
     with_holm,
 )
 from prm.eval.estimate import Estimate, json_number
-from prm.eval.pass_at_kt import CutCounts
+from prm.eval.pass_at_kt import CutCounts, turn_limit
 
 SAFE_TASKS, MARGIN = 100, 0.05
 """With fewer tasks, cells nearer than this to 0 or 1 get a warning."""
@@ -201,12 +201,30 @@ def budget_report(traces: Sequence[Trace], options: BudgetOptions | None = None)
         alpha=options.alpha,
         policies=policies,
         comparisons=with_holm(comparisons),
-        notes=list(_notes(source, k, policies, tables, strangers)),
+        notes=list(_notes(source, runs, t, k, policies, tables, strangers)),
     )
+
+
+def _limits(runs: Mapping[str, Mapping[str, Sequence[Trace]]], t: Sequence[int]) -> Iterator[str]:
+    """What the turns that runs were allowed mean for the grid."""
+    limits = [turn_limit(run) for seeds in runs.values() for each in seeds.values() for run in each]
+    known = [limit for limit in limits if limit is not None]
+    if len(known) < len(limits):
+        yield (
+            f"{plural(len(limits) - len(known), 'run')} of unknown budget (no outcome.max_turns) "
+            f"taken to have ended by themselves."
+        )
+    if known and min(known) < max(known):
+        yield (
+            f"Runs were allowed {min(known)} to {max(known)} turns; T ends at {t[-1]}, because "
+            f"what those with {min(known)} would have done with more is not known."
+        )
 
 
 def _notes(
     source: str,
+    runs: Mapping[str, Mapping[str, Sequence[Trace]]],
+    t: Sequence[int],
     k: Sequence[int],
     policies: Mapping[str, PolicyBudget],
     tables: Mapping[str, Table],
@@ -217,6 +235,7 @@ def _notes(
             "Cut: each run was made once and counts within T when it succeeds in at most T turns. "
             "That says nothing about a policy that is told its budget."
         )
+        yield from _limits(runs, t)
     for name, one in policies.items():
         if 1 < one.n_seeds < MIN_SEEDS:
             yield (

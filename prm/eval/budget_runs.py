@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -68,15 +68,14 @@ def runs_by_policy(
         raise PRMError("there is no trace to evaluate")
     runs: dict[str, dict[str, list[Trace]]] = defaultdict(lambda: defaultdict(list))
     ids: set[str] = set()
+    seeds: dict[str, Any] = {}
     for trace in traces:
         if trace.id in ids:
             raise PRMError(f"two traces have the id {trace.id!r}, so one run may be counted twice")
         ids.add(trace.id)
-        seed = ""
-        if seed_key is not None:
-            if seed_key not in trace.meta:
-                raise PRMError(f"trace {trace.id!r} has no meta key {seed_key!r} (--seed-key)")
-            seed = str(trace.meta[seed_key])
+        seed = "" if seed_key is None else _meta_name(trace, seed_key, "--seed-key", seeds)
+        if trace.policy == UNNAMED:
+            raise PRMError(f"trace {trace.id!r}: {UNNAMED!r} stands for traces without a policy")
         runs[UNNAMED if trace.policy is None else trace.policy][seed].append(trace)
     return {policy: dict(sorted(runs[policy].items())) for policy in sorted(runs)}
 
@@ -159,11 +158,9 @@ def task_groups(traces: Sequence[Trace], tasks: Sequence[str], by: str | None) -
     if by is None:
         return {}
     value: dict[str, str] = {}
+    seen: dict[str, Any] = {}
     for trace in traces:
-        if by not in trace.meta:
-            known = ", ".join(sorted(trace.meta)) or "none"
-            raise PRMError(f"--by: trace {trace.id!r} has no meta key {by!r}; it has {known}")
-        found = str(trace.meta[by])
+        found = _meta_name(trace, by, "--by", seen)
         if value.setdefault(trace.task_id, found) != found:
             raise PRMError(
                 f"--by: task {trace.task_id!r} has {by!r} {value[trace.task_id]!r} in one trace "
@@ -171,6 +168,25 @@ def task_groups(traces: Sequence[Trace], tasks: Sequence[str], by: str | None) -
             )
     member = np.array([value.get(task, "") for task in tasks])
     return {name: member == name for name in sorted(set(value.values()), key=_natural)}
+
+
+def _meta_name(trace: Trace, key: str, option: str, seen: dict[str, Any]) -> str:
+    """A value of ``meta`` as a name; ``seen`` are those before, which must be of one kind."""
+    if key not in trace.meta:
+        known = ", ".join(sorted(trace.meta)) or "none"
+        raise PRMError(f"{option}: trace {trace.id!r} has no meta key {key!r}; it has {known}")
+    value = trace.meta[key]
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise PRMError(
+            f"{option}: trace {trace.id!r} has {key!r} {value!r}; expected text or a number"
+        )
+    name = str(value)
+    if type(seen.setdefault(name, value)) is not type(value):
+        raise PRMError(
+            f"{option}: {key!r} is {value!r} in trace {trace.id!r} and {seen[name]!r} in another, "
+            f"text in one and a number in the other; expected one kind"
+        )
+    return name
 
 
 def _natural(name: str) -> tuple[bool, float, str]:

@@ -14,15 +14,14 @@ from typing import Any
 
 import msgspec
 
-from prm.data.atomic import atomic_output, check_output
-from prm.data.sources import expand
+from prm.data.atomic import atomic_folder, check_new_folder
 from prm.data.terminal import PAGE_WIDTH, Row, read_counted, table
 from prm.data.trace import Trace
 from prm.errors import PRMError, plural, printable
 from prm.eval.budget_report import BudgetReport, budget_report
 from prm.eval.budget_runs import BudgetOptions, Source
 from prm.eval.budget_statistics import Comparison
-from prm.eval.budget_words import SUMMARIES, p_value, turns, verdict
+from prm.eval.budget_words import SUMMARIES, number, p_value, turns, verdict
 from prm.eval.estimate import Estimate
 from prm.eval.recovery import PolicyRecovery, RecoveryReport, recovery_report
 
@@ -61,7 +60,7 @@ def evaluate_budget(
 
     Args:
         traces: Files of traces; the policies in them are compared with each other.
-        out: Folder for budget.json, figures and report.html.
+        out: New folder for budget.json, figures and report.html.
         source: cut for runs made once and cut at each T, rerun for runs made at each T; auto finds
             out whether a task was run at several budgets (outcome.max_turns).
         k: Numbers of trajectories, such as 1 2 4; powers of two up to the runs of every task if
@@ -99,7 +98,7 @@ def evaluate_budget(
     if horizon is not None and label is None:
         raise PRMError("--horizon is part of the recovery report, which needs --label")
     if out is not None:
-        check_output(Path(out) / "budget.json", expand(traces)[0])
+        check_new_folder(out)
     read = _with_success(read_counted(traces), success_at)
     measured = budget_report(read, options)
 
@@ -148,11 +147,10 @@ def _write(measured: BudgetReport, recovery: RecoveryReport | None, folder: Path
     from prm.eval.budget_figures import write_figures
     from prm.eval.budget_page import page
 
-    with atomic_output(folder / "budget.json") as file:
-        file.write(as_json(measured, recovery).encode())
-    write_figures(measured, folder)
-    with atomic_output(folder / "report.html") as file:
-        file.write(page(measured, recovery).encode())
+    with atomic_folder(folder) as partial:
+        (partial / "budget.json").write_text(as_json(measured, recovery), encoding="utf-8")
+        (partial / "report.html").write_text(page(measured, recovery), encoding="utf-8")
+        write_figures(measured, partial)
     print(f"prm: wrote budget.json, figures and report.html to {folder}", file=sys.stderr)
 
 
@@ -179,7 +177,7 @@ def as_table(measured: BudgetReport, recovery: RecoveryReport | None = None) -> 
             rows = (
                 (
                     names[name],
-                    *(f"{one.pass_at[place][start + j].value:.3f}" for j in range(len(budgets))),
+                    *(number(one.pass_at[place][start + j].value) for j in range(len(budgets))),
                 )
                 for name, one in measured.policies.items()
             )
@@ -244,7 +242,8 @@ def _robustness(measured: BudgetReport, names: dict[str, str]) -> Iterator[Row]:
             estimate = one.robustness.get(key)
             if estimate is None or math.isnan(estimate.value):
                 continue
-            bias = f"  (bias {one.bias[key]:+.3f})" if key in one.bias else ""
+            known = not math.isnan(one.bias.get(key, math.nan))
+            bias = f"  (bias {one.bias[key]:+.3f})" if known else ""
             reached = key == "turns_to_reach"
             text = " ".join(turns(estimate, measured.t[-1])) if reached else str(estimate)
             yield heading, names[name], f"{text}{bias}"

@@ -23,7 +23,7 @@ REWARD = {
     "length_within": "with length, within tasks",
     "length_success": "the same, among successes",
     "length_failure": "the same, among failures",
-    "failure_on_top": "a failure is on top of its task",
+    "failure_on_top": "a failure is on top",
     "failure_by_chance": "the same by chance",
 }
 REPETITION = {
@@ -73,17 +73,19 @@ def as_json(watched: HackingReport) -> str:
 def as_table(watched: HackingReport) -> str:
     """The report for people, 80 columns wide."""
     by = printable(watched.by or "")
+    skipped = watched.sum.correlation.n_skipped
     parts = [
         f"{plural(watched.n_traces, 'trace')} of {plural(watched.n_tasks, 'task')}, step scores "
-        f"{printable(watched.score)!r}",
+        f"{printable(watched.score)!r}; {skipped:,} left out",
         table(("process reward", "sum of the steps", "mean of the steps"), _rewards(watched)),
         table(("repetition", "value"), _repetition(watched)),
         table((by, *GROUP.values()), _groups(watched)),
         "",
+        "Left out: traces without a score for each step, or without a known success.",
         textwrap.fill(watched.verdict(), PAGE_WIDTH),
         "",
     ]
-    return "\n".join(part for place, part in enumerate(parts) if part or place >= len(parts) - 3)
+    return "\n".join(part for place, part in enumerate(parts) if part or place >= len(parts) - 4)
 
 
 def _rewards(watched: HackingReport) -> Iterator[Row]:

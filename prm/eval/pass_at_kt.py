@@ -28,7 +28,11 @@ from numpy.typing import NDArray
 
 from prm.data.trace import Trace
 from prm.errors import PRMError, plural
+from prm.eval.rows import numbered
 from prm.eval.steps import Floats, Ints
+
+MAX_T = 1_000_000
+"""Turns; no run is longer, and a larger number is a mistake."""
 
 
 def pass_at_kt(successes: Ints, samples: Ints, k: Sequence[int]) -> Floats:
@@ -205,6 +209,8 @@ def default_grid(budget: int) -> tuple[int, ...]:
     >>> default_grid(10)
     (1, 2, 3, 5, 8, 10)
     """
+    if budget > MAX_T:
+        raise PRMError(f"a run was allowed {budget} turns; expected {MAX_T:,} at most")
     grid = [1, 2]
     while grid[-1] < budget:
         grid.append(grid[-1] + grid[-2])
@@ -213,8 +219,8 @@ def default_grid(budget: int) -> tuple[int, ...]:
 
 def _grid(t: Sequence[int]) -> tuple[int, ...]:
     grid = tuple(sorted(set(t)))
-    if not grid or grid[0] < 1:
-        raise PRMError(f"--t: expected budgets of 1 turn or more, found {list(t)}")
+    if not grid or grid[0] < 1 or grid[-1] > MAX_T:
+        raise PRMError(f"expected turn budgets T of 1 to {MAX_T:,}, found {list(t)}")
     return grid
 
 
@@ -236,7 +242,7 @@ def _count(
     grid: tuple[int, ...],
 ) -> dict[str, Any]:
     """The tables of :class:`_Counts` from B trajectories; ``success`` and ``used`` are (B, T)."""
-    tasks, number = np.unique([trace.task_id for trace in traces], return_inverse=True)
+    tasks, number = numbered([trace.task_id for trace in traces])
 
     def total(values: NDArray[Any]) -> Floats:
         cells = np.zeros((len(tasks), len(grid)))
@@ -248,7 +254,7 @@ def _count(
     with np.errstate(invalid="ignore"):
         mean_turns = total(np.where(used, turns, 0)) / samples
     return {
-        "tasks": tuple(tasks.tolist()),
+        "tasks": tuple(tasks),
         "t": grid,
         "samples": samples.astype(int),
         "successes": total(success).astype(int),

@@ -37,9 +37,22 @@ class Rows(NamedTuple):
         return first_errors(error, self.trace, self.step, len(self.trace_task))
 
 
+def numbered(names: Sequence[str]) -> tuple[list[str], Ints]:
+    """The different names in order, and the number of each of the M given: (M,).
+
+    Not NumPy's ``unique``, whose strings have one width and lose trailing NULs.
+
+    >>> numbered(["b", "a", "b"])
+    (['a', 'b'], array([1, 0, 1]))
+    """
+    different = sorted(set(names))
+    place = {name: number for number, name in enumerate(different)}
+    return different, np.array([place[name] for name in names], dtype=np.int64)
+
+
 def rows_of(traces: Sequence[Trace]) -> Rows:
     """The layout of all steps of ``traces``, in order."""
-    ids, trace_task = np.unique([trace.task_id for trace in traces], return_inverse=True)
+    ids, trace_task = numbered([trace.task_id for trace in traces])
     n_steps = np.array([trace.n_steps for trace in traces])
     number = np.repeat(np.arange(len(traces)), n_steps)
     step = np.concatenate([np.arange(n) for n in n_steps])

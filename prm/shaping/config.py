@@ -30,11 +30,11 @@ Normalise = Literal["none", "group"]
 _INVARIANT: dict[Mode, str] = {
     "terminal": "the outcome is all that is paid",
     "potential": "what the scores pay along a trace that ends by itself depends on its first state "
-    "alone, while one that runs out of turns is also paid the potential at which it was cut",
+    "alone; one that is said to be cut is also paid the potential at the cut",
     "baseline": "the scores are subtracted as a function of the state before the action, which "
     "changes the variance of the gradient and not its mean",
-    "critic": "at lam = 1 the scores are a baseline along a trace that ends by itself, while one "
-    "that runs out of turns is also paid the score at which it was cut",
+    "critic": "at lam = 1 the scores are a baseline along a trace that ends by itself; one that "
+    "is said to be cut is also paid the score at the cut",
 }
 _NOT_INVARIANT: dict[Mode, str] = {
     "critic": "below lam = 1 the error of the scores enters the advantage, in exchange for less "

@@ -8,6 +8,8 @@ reward comes from the process, and what it goes along with.
 from __future__ import annotations
 
 import sys
+import textwrap
+from collections import Counter
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
@@ -18,7 +20,7 @@ from numpy.typing import NDArray
 from prm.data.atomic import check_output
 from prm.data.files import write_traces
 from prm.data.sources import expand
-from prm.data.terminal import read_counted, table
+from prm.data.terminal import PAGE_WIDTH, read_counted, table
 from prm.data.trace import Trace
 from prm.errors import PRMError, plural
 from prm.shaping.advantages import Estimator, shaped_advantages
@@ -94,6 +96,8 @@ def shape(
     )
     if normalise == "group" and estimator is None and mode not in OWN_ADVANTAGE:
         raise PRMError("--normalise group is part of the advantages; say which with --estimator")
+    if states_from_actions and state_score is not None:
+        raise PRMError("--states-from-actions and --state-score name different scores of states")
     if not name:
         raise PRMError("--name: expected a name for the rewards, found an empty one")
     if out is not None:
@@ -103,10 +107,13 @@ def shape(
     if not used:
         raise PRMError(f"none of {plural(len(traces), 'trace')} has a valid outcome to shape")
     states = None if states_from_actions else state_score or score
-    padded = _padded(used, score, states, terminal, mode, cut=turn_limit == "cut")
+    padded = _padded(
+        used, score, states, terminal, mode, cut=turn_limit == "cut", score_range=score_range
+    )
     rewards = step_rewards(config, **padded._asdict())
     advantages = None
     if mode in OWN_ADVANTAGE or estimator is not None:
+        _check_groups(used, mode)
         advantages = shaped_advantages(
             config,
             **padded._asdict(),
@@ -141,6 +148,7 @@ def _padded(
     mode: Mode,
     *,
     cut: bool,
+    score_range: tuple[float, float],
 ) -> _Padded:
     """``state_score`` None: states have the score of the action before them."""
     width = max(trace.n_steps for trace in traces)
@@ -157,10 +165,23 @@ def _padded(
         of_states = needs_states and state_score is not None
         kind, wanted = ("state", state_score) if of_states else ("action", score)
         columns = [t.state_scores if of_states else _scores_of(t) for t in traces]
-        known = ", ".join(sorted({repr(key) for column in columns for key in column})) or "none"
+        names = {key for column in columns for key in column}
+        if wanted in names:
+            raise PRMError(f"mode {mode!r} needs {kind} scores, and all named {wanted!r} are null")
+        known = ", ".join(map(repr, sorted(names))) or "none"
         raise PRMError(
             f"mode {mode!r} needs {kind} scores, and no trace has any named {wanted!r}; {kind} "
             f"scores there: {known}{' (see --states-from-actions)' if of_states else ''}"
+        )
+    low, high = score_range
+    values = states if needs_states else actions
+    outside = np.argwhere((values < low) | (values > high))
+    if mode != "terminal" and len(outside):
+        row, place = outside[0].tolist()
+        raise PRMError(
+            f"trace {traces[row].id!r}: {'state' if needs_states else 'action'} score {place} is "
+            f"{values[row, place]:g}; expected score_range {low:g} to {high:g} (--score-range), on "
+            f"which the bounds of mode {mode!r} rest"
         )
     lengths = np.array([trace.n_steps for trace in traces])
     return _Padded(
@@ -194,6 +215,17 @@ def _at_limit(trace: Trace) -> bool:
     if outcome.status == "unknown" and outcome.max_turns is not None and not outcome.success:
         return trace.n_steps >= outcome.max_turns
     return outcome.status in ("out_of_turns", "out_of_time")
+
+
+def _check_groups(traces: Sequence[Trace], mode: Mode) -> None:
+    """Name the task of a group of one, except for a critic, which needs no group."""
+    counts = Counter((trace.task_id, trace.policy) for trace in traces)
+    (task, policy), fewest = min(counts.items(), key=lambda item: item[1])
+    if fewest < 2 and mode != "critic":
+        raise PRMError(
+            f"task {task!r} has one trace of policy {policy!r}: an advantage over a group needs "
+            f"others to compare with"
+        )
 
 
 def _groups(traces: Sequence[Trace]) -> NDArray[np.int64]:
@@ -251,7 +283,8 @@ def _summary(
     if scores is not None:
         rows.append(("states or steps without a score", f"{int(n_states) - n_scored:,}"))
     kept = "keeps the optimal policy" if config.invariant else "does not keep the optimal policy"
-    return f"{table(('process reward of a trace', ''), rows)}\n{kept}: {config.why}"
+    words = textwrap.fill(f"{kept}: {config.why}", PAGE_WIDTH)
+    return f"{table(('process reward of a trace', ''), rows)}\n{words}"
 
 
 def _correlation(a: Floats, b: Floats) -> str:

@@ -202,7 +202,7 @@ class TestResampleMeans:
         assert found.samples.shape == (0, 3)
         np.testing.assert_allclose(found.value, values.mean(axis=(0, 1)))
         for resamples in (-1, 1, 19):
-            with pytest.raises(PRMError, match=f"at least 20, found {resamples}"):
+            with pytest.raises(PRMError, match=f"20 to 1,000,000, found {resamples}"):
                 resample_means([values], resamples=resamples, rng=rng)
         with pytest.raises(PRMError, match="at least 1 task"):
             resample_means([values[:, :0]], resamples=20, rng=rng)

@@ -479,7 +479,7 @@ class TestBadInput:
                 {"source": "rerun"},
                 "run 'a/0/0/.* of policy 'a' has no outcome.max_turns",
             ),
-            (runs("a", turns), {"t": (0, 5)}, "--t: expected budgets of 1 turn or more"),
+            (runs("a", turns), {"t": (0, 5)}, "expected turn budgets T of 1"),
             (runs("a", turns), {"primary": (1, 7)}, "--primary: expected a K of .* T = 7"),
             (runs("a", turns), {"by": "hops"}, "--by: trace 'a/0/0/.* has no meta key 'hops'"),
             (
@@ -487,7 +487,7 @@ class TestBadInput:
                 {"by": "hops"},
                 "--by: task 'task 000' has 'hops' '1' in one trace and '2' in another",
             ),
-            (runs("a", turns), {"seed_key": "seed"}, "no meta key 'seed' \\(--seed-key\\)"),
+            (runs("a", turns), {"seed_key": "seed"}, "--seed-key: trace .* has no meta key 'seed'"),
             (runs("a", turns), {"resamples": 5}, "--bootstrap: expected 0 .* found 5"),
             (runs("a", turns), {"k": (0,)}, "--k: expected numbers of 1 or more"),
             (runs("a", turns), {"k": ()}, "--k: expected numbers of 1 or more"),

@@ -114,18 +114,18 @@ def test_success_can_be_made_from_the_reward(
 BAD: dict[str, tuple[dict[str, Any], list[str], str]] = {
     "a budget above that of the runs": ({}, ["--t", "2", "9"], "T = 9 is above the 8 turns"),
     "more trajectories than were sampled": ({}, ["--k", "2"], "K = 2 needs 2 trajectories"),
-    "a budget below one": ({}, ["--t", "0"], "--t: expected budgets of 1 turn or more"),
+    "a budget below one": ({}, ["--t", "0"], "expected turn budgets T of 1"),
     "a K below one": ({}, ["--k", "0"], "--k: expected numbers of 1 or more"),
     "a primary cell that is none": ({}, ["--primary", "best"], "--primary: expected K,T"),
     "a primary cell off the grid": ({}, ["--primary", "1,4"], "--primary: expected a K of [1]"),
     "an unknown meta key": ({}, ["--by", "colour"], "no meta key 'colour'; it has hops"),
-    "an unknown seed key": ({}, ["--seed-key", "run"], "no meta key 'run' (--seed-key)"),
+    "an unknown seed key": ({}, ["--seed-key", "run"], "has no meta key 'run'; it has hops"),
     "a rerun that was none": ({}, ["--source", "rerun", "--t", "3"], "has no run at T = 3"),
     "a rerun without budgets": ({"max_turns": None}, ["--source", "rerun"], "max_turns"),
     "a target that is no rate": ({}, ["--target", "50"], "--target: expected a success rate"),
     "a horizon without a label": ({}, ["--horizon", "hops"], "needs --label"),
     "an unknown label": ({}, ["--label", "mood"], "mood"),
-    "too few resamples": ({}, ["--bootstrap", "5"], "at least 20"),
+    "too few resamples": ({}, ["--bootstrap", "5"], "20 to 1,000,000"),
 }
 
 

@@ -44,7 +44,7 @@ def run(*arguments: object) -> int:
 def test_a_reward_for_each_step_is_told(path: Path, capsys: Capture) -> None:
     assert run(path) == 0
     page, errors = capsys.readouterr()
-    assert "60 traces of 20 tasks" in page
+    assert "60 traces of 20 tasks, step scores 'prm'; 0 left out" in page
     words = " ".join(page.split())
     assert "prefers failures" in words
     assert "pays for length among successes" in words

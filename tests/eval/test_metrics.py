@@ -235,7 +235,7 @@ BAD: list[tuple[str, dict[str, Any], type[Exception], str]] = [
     ("pass_at_kt", {"turns": [2, math.inf]}, PRMError, "found inf"),
     ("pass_at_kt", {"max_turns": 2}, PRMError, "turns[1]: expected at most max_turns = 2, found 3"),
     ("pass_at_kt", {"max_turns": 5, "t": [6]}, PRMError, "T = 6 is above the 5 turns"),
-    ("pass_at_kt", {"t": [0, 1]}, PRMError, "expected budgets of 1 turn or more"),
+    ("pass_at_kt", {"t": [0, 1]}, PRMError, "expected turn budgets T of 1"),
     ("pass_at_kt", {"t": [1.5]}, TypeError, "'float' object cannot be interpreted as an integer"),
     ("pass_at_kt", {"k": [0]}, ValueError, "expected whole numbers K of 1 or more, found [0]"),
     ("pass_at_kt", {"predictions": [None, None]}, PRMError, "none of the 2 runs"),

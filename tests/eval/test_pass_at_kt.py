@@ -258,5 +258,5 @@ def test_the_default_grid_is_even_on_a_log_scale(budget: int) -> None:
 @pytest.mark.parametrize("t", [[], [0, 3], [-1]])
 def test_a_grid_of_nothing(make_trace: MakeTrace, t: list[int]) -> None:
     for count in (cut_counts, rerun_counts):
-        with pytest.raises(PRMError, match="--t: expected budgets of 1 turn or more"):
+        with pytest.raises(PRMError, match="expected turn budgets T of 1"):
             count("p", [run(make_trace, "a", 2, True, max_turns=3)], t)

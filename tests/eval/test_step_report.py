@@ -224,7 +224,7 @@ def test_no_choice_to_make_is_not_reported(traces: list[Trace]) -> None:
         ({"positive_at": 2.0}, "all 150 steps .* are negative"),
         ({"positive_at": 0.0}, "all 150 steps .* are positive"),
         ({"resamples": -1}, "--bootstrap: expected 0 .* found -1"),
-        ({"resamples": 19}, "at least 20, found 19"),
+        ({"resamples": 19}, "20 to 1,000,000, found 19"),
         ({"seed": -1}, "--seed: expected a number >= 0, found -1"),
     ],
 )

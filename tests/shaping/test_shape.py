@@ -151,4 +151,4 @@ def test_a_null_reward_and_a_single_trace_are_refused(
     write_traces([scored(make_trace, 0, 2, Outcome())], path)
     assert "outcome.reward is null though the outcome is valid" in refused(capsys, path)
     write_traces([scored(make_trace, 0, 2, Outcome(reward=1.0))], path)
-    assert "one trace" in refused(capsys, path, "--mode", "baseline")
+    assert "task 't0' has one trace" in refused(capsys, path, "--mode", "baseline")

@@ -99,6 +99,8 @@ class PassAtKT(evaluate.Metric):
     ) -> dict[str, Any]:
         budgets = None if t is None else [operator.index(budget) for budget in t]
         sizes = [operator.index(size) for size in k]
+        if max_turns is not None and operator.index(max_turns) < 1:
+            raise PRMError(f"max_turns: expected 1 or more, found {max_turns}")
         # By way of arrays, None is NaN.
         success, length = (np.array(x, dtype=float).tolist() for x in (predictions, turns))
         rows = zip(references, success, length, strict=True)
@@ -128,9 +130,9 @@ def _run(
             f"predictions[{place}]: expected success as 1 or 0, or None if not known, "
             f"found {success:g}"
         )
-    if not math.isnan(turns) and not (turns >= 0 and turns.is_integer()):
+    if not math.isnan(turns) and not (turns >= 1 and turns.is_integer()):
         raise PRMError(
-            f"turns[{place}]: expected a whole number of turns, or None if not known, "
+            f"turns[{place}]: expected a whole number of turns from 1, or None if not known, "
             f"found {turns:g}"
         )
     if max_turns is not None and turns > max_turns:

@@ -16,6 +16,7 @@ import numpy as np
 
 from prm.errors import PRMError
 from prm.eval.pass_at_kt import pass_hat_kt
+from prm.eval.rows import numbered
 from prm.eval.steps import known
 
 CITATION = """\
@@ -98,7 +99,7 @@ class PassHatK(evaluate.Metric):
                 f"predictions[{place}]: expected success as 1 or 0, or None if not known, "
                 f"found {success[place]:g}"
             )
-        tasks, task = np.unique(np.array(references, dtype=str), return_inverse=True)
+        tasks, task = numbered(references)
         samples = np.bincount(task[used], minlength=len(tasks))
         successes = np.bincount(task[success == 1], minlength=len(tasks))
         values = np.ma.masked_invalid(pass_hat_kt(successes[:, None], samples, sizes)[:, :, 0])
