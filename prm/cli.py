@@ -76,6 +76,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The reader of stdout left (`prm convert … | head`); keep Python from complaining at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except MemoryError:
+        return _failed("out of memory")
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         return _failed(f"{where}{error.strerror or error}")

@@ -29,6 +29,7 @@ from prm.shaping.modes import StepRewards, step_rewards
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
+READS_STATES: tuple[Mode, ...] = ("potential", "baseline", "critic")
 OWN_ADVANTAGE: tuple[Mode, ...] = ("baseline", "critic")
 """Modes that say nothing in rewards; what they do is in the advantage."""
 
@@ -96,6 +97,15 @@ def shape(
     )
     if normalise == "group" and estimator is None and mode not in OWN_ADVANTAGE:
         raise PRMError("--normalise group is part of the advantages; say which with --estimator")
+    if mode not in READS_STATES and (states_from_actions or state_score is not None):
+        raise PRMError(
+            f"mode {mode!r} reads no state scores, so --state-score and --states-from-actions "
+            f"mean nothing; {', '.join(READS_STATES)} do"
+        )
+    if turn_limit == "cut" and mode not in ("potential", "critic"):
+        raise PRMError(
+            f"--turn-limit cut: mode {mode!r} pays the same for both, so it says nothing"
+        )
     if states_from_actions and state_score is not None:
         raise PRMError("--states-from-actions and --state-score name different scores of states")
     if not name:
@@ -160,7 +170,7 @@ def _padded(
             states[row, 1 : trace.n_steps + 1] = trace.step_scores(score)
         else:
             states[row, : trace.n_steps + 1] = trace.states(state_score)
-    needs_states = mode in ("potential", "baseline", "critic")
+    needs_states = mode in READS_STATES
     if mode != "terminal" and np.isnan(states if needs_states else actions).all():
         of_states = needs_states and state_score is not None
         kind, wanted = ("state", state_score) if of_states else ("action", score)

@@ -134,6 +134,12 @@ BAD: dict[str, tuple[list[str], str]] = {
     "an unknown state score": (["--state-score", "mine"], "state scores there: 'prm'"),
     "success where there is none": (["--terminal", "success"], "outcome.success is null"),
     "an empty name": (["--name", ""], "--name"),
+    "a state score that nothing reads": (
+        ["--mode", "sum", "--state-score", "prm"],
+        "reads no state",
+    ),
+    "a cut that changes nothing": (["--mode", "clip", "--turn-limit", "cut"], "--turn-limit cut"),
+    "two kinds of states": (["--states-from-actions", "--state-score", "prm"], "name different"),
     "normalised rewards": (["--normalise", "group"], "--estimator"),
 }
 
