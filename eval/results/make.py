@@ -44,6 +44,7 @@ HERE = Path(__file__).parent
 BENCH = HERE.parent / "bench"
 ROOT = HERE.parents[1]
 INTERCODE_SCORED = ROOT / "out" / "intercode" / "scored.jsonl.gz"
+OUTCOME_SCORED = ROOT / "out" / "intercode-outcome" / "scored.jsonl.gz"
 
 
 def desk_budget() -> None:
@@ -198,21 +199,38 @@ def shaping_paid() -> None:
     ]
     for title, scored, long, short in (
         ("desk: scores say how likely an action is optimal", _desk_scored("optimal"), 10, 7),
+        ("InterCode: scores say how likely the task is to be solved", OUTCOME_SCORED, 8, 3),
         ("InterCode: scores say how likely an action solves the task", INTERCODE_SCORED, 8, 3),
     ):
         if not scored.is_file():
-            print(f"shaping_paid: left as it is; intercode.md says how to make {scored.name}")
+            print(
+                f"shaping_paid: left as it is; the pages say how to make {scored.relative_to(ROOT)}"
+            )
             return
         parts += _paid(title, list(read_traces([str(scored)])), long, short)
     parts += [
         "",
         "* `sum` pays a policy for going on. Where most steps look sensible, as on desk, long "
         "failures are paid more than short successes are, outcome included. Where a score says "
-        "that the task is solved, as on InterCode, a failure has little to collect, and they are "
-        "not: then `sum` pays for doing it again.",
+        "how promising things are, ten steps of little promise still collect more process reward "
+        "than three good ones. Only where a score says that this very action solves the task has a "
+        "failure little to collect.",
         "* `potential` pays nothing for length: the sum is −Φ of the first state, the same for all "
         "traces of a task.",
         "* `clip` pays failures least because they are long; short successes are charged too.",
+        "",
+        "The second model is a small decoder from scratch on `prm label --method outcome` (files "
+        "as in intercode.md; out/outcome/ holds the labelled ones):",
+        "",
+        "```",
+        "prm train --data out/outcome/train.jsonl.gz \\",
+        "    --validation out/outcome/validation.jsonl.gz \\",
+        "    --label outcome --state-label outcome --out out/intercode-outcome/model \\",
+        "    --decoder '{layers: 2, width: 96, heads: 3, vocabulary: 2048}' \\",
+        "    --encoding '{max_length: 1024, max_task_tokens: 64, max_action_tokens: 64, "
+        "max_observation_tokens: 32}' \\",
+        "    --optimizer.learning-rate 0.0015 --trainer '{max_epochs: 2, precision: bf16-mixed}'",
+        "```",
     ]
     with atomic_output(HERE / "shaping_paid.md") as file:
         file.write(("\n".join(parts) + "\n").encode())
