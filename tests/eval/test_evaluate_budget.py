@@ -188,3 +188,36 @@ def test_a_folder_without_permission_is_refused_before_any_work(
     locked = tmp_path / "locked"
     locked.mkdir(mode=0o500)
     assert "permission" in refused(capsys, fast_and_slow, "--out", locked / "report")
+
+
+def test_a_folder_that_holds_something_is_refused_and_kept(
+    fast_and_slow: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    out = tmp_path / "report"
+    assert run(fast_and_slow, "--out", out) == 0
+    capsys.readouterr()
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    assert "expected a new or empty folder" in refused(capsys, fast_and_slow, "--out", out)
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+    assert "found an empty one" in refused(capsys, fast_and_slow, "--out", "")
+
+
+def test_a_report_that_fails_half_way_leaves_no_folder(
+    fast_and_slow: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("prm.eval.budget_figures.write_figures", full)
+    assert "No space left" in refused(capsys, fast_and_slow, "--out", tmp_path / "report")
+    assert [path.name for path in tmp_path.iterdir()] == ["traces.jsonl"]
+
+
+def test_values_of_two_kinds_are_not_one_group(
+    make_trace: MakeTrace, tmp_path: Path, capsys: Capture
+) -> None:
+    path = tmp_path / "traces.jsonl"
+    first, second = runs(make_trace, "a", [1, 2])
+    as_text = msgspec.structs.replace(second, meta={"hops": "0"})
+    write_traces([first, as_text], path)
+    assert "text in one and a number in the other" in refused(capsys, path, "--by", "hops")
