@@ -17,7 +17,7 @@ import numpy as np
 from prm.data.trace import Trace
 from prm.errors import PRMError
 from prm.eval.repetition import repeated_steps
-from prm.eval.rows import rows_of, step_column
+from prm.eval.rows import rows_of, step_column, success_column
 from prm.eval.steps import Bools, Floats, Ints
 from prm.eval.traces import best_of_n
 from prm.eval.watch_statistics import (
@@ -79,8 +79,6 @@ def watch_table(traces: Sequence[Trace], score: str) -> WatchTable:
     np.add.at(total, rows.trace, scores)
     if np.isnan(total).all():
         raise PRMError(f"no trace has a score {score!r} at every step, so none has a reward")
-    outcomes = [trace.outcome for trace in traces]
-    known = [one.success if one.valid else None for one in outcomes]
     return WatchTable(
         scores=scores,
         repeated=np.concatenate([repeated_steps(trace) for trace in traces]),
@@ -90,7 +88,7 @@ def watch_table(traces: Sequence[Trace], score: str) -> WatchTable:
         steps=steps,
         total=np.round(total, DIGITS),
         mean=np.round(total / np.maximum(steps, 1), DIGITS),
-        success=np.array([math.nan if one is None else float(one) for one in known]),
+        success=success_column(traces),
     )
 
 

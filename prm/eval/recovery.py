@@ -35,7 +35,7 @@ from prm.eval.budget_runs import UNNAMED
 from prm.eval.estimate import Estimate
 from prm.eval.intervals import bca, exact_where_all_agree
 from prm.eval.pass_at_kt import default_grid
-from prm.eval.rows import Rows, rows_of, step_column
+from prm.eval.rows import Rows, rows_of, step_column, success_column
 from prm.eval.steps import Bools, Floats, Ints
 from prm.eval.traces import NO_ERROR
 
@@ -168,7 +168,7 @@ def recovery_report(
     steps = [str(step) for step in range(min(lengths.max(), N_PLACES))]
     if lengths.max() > N_PLACES:
         steps.append(f"{N_PLACES}+")
-    success = np.array([_success(trace) for trace in traces])
+    success = success_column(traces)
     horizon = _horizon(traces, horizon_key)
     values = np.unique(horizon[~np.isnan(horizon)])
     cells = {
@@ -194,12 +194,6 @@ def recovery_report(
         horizon_values=tuple(values.tolist()),
         policies=policies,
     )
-
-
-def _success(trace: Trace) -> float:
-    """1.0 or 0.0; NaN where it is not known or says nothing about the policy."""
-    outcome = trace.outcome
-    return float(outcome.success) if outcome.valid and outcome.success is not None else math.nan
 
 
 def _turns_left(traces: Sequence[Trace], first: Floats) -> Floats:

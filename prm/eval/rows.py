@@ -50,6 +50,13 @@ def numbered(names: Sequence[str]) -> tuple[list[str], Ints]:
     return different, np.array([place[name] for name in names], dtype=np.int64)
 
 
+def success_column(traces: Sequence[Trace]) -> Floats:
+    """(B,) 1.0 or 0.0; NaN where success is not known or says nothing about the policy."""
+    outcomes = [trace.outcome for trace in traces]
+    known = [outcome.success if outcome.valid else None for outcome in outcomes]
+    return np.array([np.nan if success is None else float(success) for success in known])
+
+
 def rows_of(traces: Sequence[Trace]) -> Rows:
     """The layout of all steps of ``traces``, in order."""
     ids, trace_task = numbered([trace.task_id for trace in traces])

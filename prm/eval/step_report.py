@@ -31,7 +31,7 @@ from prm.eval.measures import (
     rank_measure,
     step_measure,
 )
-from prm.eval.rows import Rows, rows_of, state_column, step_column
+from prm.eval.rows import Rows, rows_of, state_column, step_column, success_column
 from prm.eval.steps import Floats, is_probability, known
 from prm.eval.traces import AGGREGATES, aggregate, best_of_n
 
@@ -208,14 +208,7 @@ def _choices(
     traces: Sequence[Trace], rows: Rows, scores: Floats, probable: bool
 ) -> dict[str, Measure]:
     """Best-of-n by each aggregate of the model's scores, over tasks with a choice to make."""
-    outcome = np.array(
-        [
-            float(trace.outcome.success)
-            if trace.outcome.valid and trace.outcome.success is not None
-            else np.nan
-            for trace in traces
-        ]
-    )
+    outcome = success_column(traces)
     measures = {}
     for how in AGGREGATES:
         if how == "prod" and not probable:
