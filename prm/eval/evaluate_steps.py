@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import math
 import sys
+import textwrap
 from collections.abc import Iterator, Mapping
 
 import msgspec
 
 from prm.data.atomic import atomic_output, check_output
 from prm.data.sources import expand
-from prm.data.terminal import Row, read_counted, table
+from prm.data.terminal import PAGE_WIDTH, Row, read_counted, table
 from prm.errors import plural
 from prm.eval.estimate import Estimate
 from prm.eval.measures import Estimates
@@ -114,13 +115,14 @@ def as_table(measured: StepReport) -> str:
     return "\n".join(
         [
             f"{plural(measured.n_traces, 'trace')}, {plural(measured.n_steps, 'step')} with label "
-            f"and score, {measured.n_skipped:,} skipped; base rate {measured.base_rate}",
+            f"and score, {measured.n_skipped:,} skipped",
+            f"Share of positive steps: {measured.base_rate}",
             *(each for each in tables if each),
             "",
-            "Intervals: 95 %, tasks resampled. – : not defined (Brier and ECE need probabilities).",
+            "Intervals: 95 %, tasks resampled. – : not defined.",
             f"Baselines learned from {measured.fitted_on}.",
             f"A step that scores below {measured.threshold:g} is predicted to be wrong.",
-            verdict(measured),
+            textwrap.fill(verdict(measured), PAGE_WIDTH),
             "",
         ]
     )

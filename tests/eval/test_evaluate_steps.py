@@ -44,7 +44,8 @@ def test_table_on_stdout_counts_on_stderr(scored: Path, capsys: Capture) -> None
     assert run(scored, "--label", "human") == 0
     page, counts = capsys.readouterr()
     assert "20 traces, 40 steps with label and score, 0 skipped" in page
-    assert page.splitlines()[-1].startswith("The model ")
+    assert "\nThe model " in page
+    assert max(map(len, page.splitlines())) <= 80
     assert "20 traces, 40 steps" in counts
 
 
