@@ -51,7 +51,7 @@ def successes_of(tasks: int, rng: np.random.Generator) -> Bools:
     return first[..., None] <= np.array(T)
 
 
-def library(success: Bools, resamples: int, rng: np.random.Generator) -> Resampled:
+def ours(success: Bools, resamples: int, rng: np.random.Generator) -> Resampled:
     """Pass@(K,T) over tasks, (K·T,), and its draws; the intervals are made and dropped."""
     (means,) = resample_means([_estimates(success)], resamples=resamples, rng=rng)
     bca(means)
@@ -130,7 +130,7 @@ def peak_memory_gb() -> float:
 def rliable_seconds(success: Bools, resamples: int, repeats: int) -> dict[str, float]:
     """Seconds of rliable for ``resamples`` draws, scaled; empty where it cannot be imported."""
     try:
-        from rliable.library import get_interval_estimates
+        from rliable import library as rliable
     except Exception as error:  # it fails with whatever its dependencies raise
         print(f"rliable cannot be imported ({type(error).__name__}: {error}); left out.\n")
         return {}
@@ -138,7 +138,7 @@ def rliable_seconds(success: Bools, resamples: int, repeats: int) -> dict[str, f
     def intervals(
         scores: NDArray[Any], function: Callable[[NDArray[Any]], Floats], reps: int
     ) -> None:
-        get_interval_estimates({"policy": scores}, function, task_bootstrap=True, reps=reps)
+        rliable.get_interval_estimates({"policy": scores}, function, task_bootstrap=True, reps=reps)
 
     def estimate(drawn: Bools) -> Floats:
         cells: Floats = _estimates(drawn.swapaxes(0, 1)).mean(axis=(0, 1))
@@ -167,7 +167,7 @@ def main() -> None:
 
     def run(n_tasks: int, n_resamples: int) -> float:
         some = most[:n_tasks]
-        return seconds(lambda: library(some, n_resamples, np.random.default_rng(0)), repeats)
+        return seconds(lambda: ours(some, n_resamples, np.random.default_rng(0)), repeats)
 
     load = ", ".join(f"{value:.1f}" for value in os.getloadavg())
     print(
@@ -191,7 +191,7 @@ def main() -> None:
 
     few, more = drawn_tasks(tasks, 3, rng), drawn_tasks(tasks, 20, rng)
     cells = estimates_by_loop(success)
-    apart = np.abs(np.mean(cells, axis=1) - library(success, 0, rng).value).max()
+    apart = np.abs(np.mean(cells, axis=1) - ours(success, 0, rng).value).max()
     print(f"\nloop and library differ by at most {apart:.0e}\n")
     once = seconds(lambda: estimates_by_loop(success), repeats)
     others = {

@@ -5,7 +5,9 @@ from __future__ import annotations
 import io
 from collections import Counter
 from collections.abc import Iterable
+from typing import Any
 
+import msgspec
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
@@ -25,6 +27,11 @@ def read_counted(paths: list[str]) -> list[Trace]:
     traces = list(counted(read_traces(paths, diagnostics=diagnostics), totals, diagnostics))
     report(totals, diagnostics)
     return traces
+
+
+def json_text(values: Any) -> str:
+    """Plain values as indented JSON for a terminal or a file."""
+    return msgspec.json.format(msgspec.json.encode(values), indent=2).decode() + "\n"
 
 
 def table(headings: Row, rows: Iterable[Row]) -> str:

@@ -26,7 +26,7 @@ from matplotlib.ticker import NullLocator
 from prm.data.atomic import atomic_output
 from prm.eval.budget_report import BudgetReport
 from prm.eval.budget_statistics import Comparison
-from prm.eval.budget_words import bounds, number
+from prm.eval.budget_words import MAX_PAIRS, bounds, chief_pairs, number
 from prm.eval.estimate import Estimate
 from prm.eval.figure_parts import INK, STYLE, as_png, fitted, show_title, slug, unique, wrapped
 from prm.eval.steps import Bools, Floats
@@ -39,8 +39,6 @@ DIFFERENCES = LinearSegmentedColormap.from_list("differences", ["#c75a00", "#fff
 MAX_OVERLAID = len(COLOURS)
 """More policies than this get a panel each."""
 MAX_COLUMNS_WITH_INTERVALS = 12
-MAX_PAIRS = 15
-"""With more pairs of policies not all have a figure."""
 
 
 @matplotlib.rc_context(STYLE)
@@ -142,13 +140,8 @@ def _figures(report: BudgetReport) -> Iterator[Figure]:
 
 
 def _drawn(report: BudgetReport) -> list[Comparison]:
-    """The pairs with a figure: all of them up to 15, else those of which a difference survives.
-
-    The page has a table of every pair.
-    """
-    if len(report.comparisons) <= MAX_PAIRS:
-        return report.comparisons
-    return [pair for pair in report.comparisons if pair.survives().any()][:MAX_PAIRS]
+    """The pairs with a figure; the page has a table of every pair."""
+    return chief_pairs(report)[:MAX_PAIRS]
 
 
 def _heat_map(

@@ -19,6 +19,8 @@ from prm.eval.estimate import Estimate
 from prm.eval.steps import Bools
 
 NOT_DEFINED = "–"
+MAX_PAIRS = 15
+"""Of more pairs of policies not all are printed and drawn; budget.json and the page have all."""
 
 
 class Summary(NamedTuple):
@@ -103,6 +105,13 @@ def listed(numbers: Sequence[int]) -> str:
     '1, 2, 5'
     """
     return ", ".join(map(str, numbers))
+
+
+def chief_pairs(report: BudgetReport) -> list[Comparison]:
+    """The pairs to show first: all of them up to 15, else those of which a difference survives."""
+    if len(report.comparisons) <= MAX_PAIRS:
+        return report.comparisons
+    return [pair for pair in report.comparisons if pair.survives().any()]
 
 
 def verdict(

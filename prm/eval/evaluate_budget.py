@@ -15,20 +15,18 @@ from typing import Any
 import msgspec
 
 from prm.data.atomic import atomic_folder, check_new_folder
-from prm.data.terminal import PAGE_WIDTH, Row, read_counted, table
+from prm.data.terminal import PAGE_WIDTH, Row, json_text, read_counted, table
 from prm.data.trace import Trace
 from prm.errors import PRMError, plural, printable
 from prm.eval.budget_report import BudgetReport, budget_report
 from prm.eval.budget_runs import BudgetOptions, Source
 from prm.eval.budget_statistics import Comparison
-from prm.eval.budget_words import SUMMARIES, number, p_value, turns, verdict
+from prm.eval.budget_words import SUMMARIES, chief_pairs, number, p_value, turns, verdict
 from prm.eval.estimate import Estimate
 from prm.eval.recovery import PolicyRecovery, RecoveryReport, recovery_report
 
 COLUMNS = 6
 """Budgets side by side; more go in further tables."""
-MAX_PAIRS = 15
-"""Of more pairs only those that differ are printed; all of them are in budget.json."""
 
 
 def evaluate_budget(
@@ -93,15 +91,12 @@ def evaluate_budget(
         resamples=bootstrap,
         seed=seed,
     )
-    if seed < 0:
-        raise PRMError(f"--seed: expected a number >= 0, found {seed}")
     if horizon is not None and label is None:
         raise PRMError("--horizon is part of the recovery report, which needs --label")
     if out is not None:
         check_new_folder(out)
     read = _with_success(read_counted(traces), success_at)
     measured = budget_report(read, options)
-
     recovery = (
         None
         if label is None
@@ -159,7 +154,7 @@ def as_json(measured: BudgetReport, recovery: RecoveryReport | None = None) -> s
     values: dict[str, Any] = measured.as_json()
     if recovery is not None:
         values["recovery"] = recovery.as_json()
-    return msgspec.json.format(msgspec.json.encode(values), indent=2).decode() + "\n"
+    return json_text(values)
 
 
 def as_table(measured: BudgetReport, recovery: RecoveryReport | None = None) -> str:
@@ -187,11 +182,9 @@ def as_table(measured: BudgetReport, recovery: RecoveryReport | None = None) -> 
     lines.append(
         table((f"by {measured.by}", "", "primary cell", "tasks"), _groups(measured, names))
     )
-    pairs = measured.comparisons
-    if len(pairs) > MAX_PAIRS:
-        pairs = [c for c in pairs if c.survives().any()]
+    pairs = chief_pairs(measured)
     if pairs:
-        rows = (row for c in pairs for row in _compared(c, names))
+        rows = (_compared(c, names) for c in pairs)
         k, t = measured.primary
         heading = ("pair", f"Pass@({k},{t})", "p (Holm)", "area", "one solves, p")
         lines.append(table(heading, rows))
@@ -266,8 +259,8 @@ def _groups(measured: BudgetReport, names: dict[str, str]) -> Iterator[Row]:
                 heading = ""
 
 
-def _compared(c: Comparison, names: dict[str, str]) -> Iterator[Row]:
-    yield (
+def _compared(c: Comparison, names: dict[str, str]) -> Row:
+    return (
         f"{names[c.a]} − {names[c.b]}",
         str(c.primary),
         p_value(c.primary_p_holm),

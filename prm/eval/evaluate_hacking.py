@@ -9,9 +9,7 @@ import sys
 import textwrap
 from collections.abc import Iterator
 
-import msgspec
-
-from prm.data.terminal import PAGE_WIDTH, Row, read_counted, table
+from prm.data.terminal import PAGE_WIDTH, Row, json_text, read_counted, table
 from prm.errors import plural, printable
 from prm.eval.hacking import HackingReport, hacking_report
 
@@ -67,7 +65,7 @@ def evaluate_hacking(
 def as_json(watched: HackingReport) -> str:
     """The report with its verdict, as strict JSON."""
     values = watched.as_json() | {"verdict": watched.verdict()}
-    return msgspec.json.format(msgspec.json.encode(values), indent=2).decode() + "\n"
+    return json_text(values)
 
 
 def as_table(watched: HackingReport) -> str:

@@ -10,11 +10,9 @@ import sys
 import textwrap
 from collections.abc import Iterator, Mapping
 
-import msgspec
-
 from prm.data.atomic import atomic_output, check_output
 from prm.data.sources import expand
-from prm.data.terminal import PAGE_WIDTH, Row, read_counted, table
+from prm.data.terminal import PAGE_WIDTH, Row, json_text, read_counted, table
 from prm.errors import plural
 from prm.eval.estimate import Estimate
 from prm.eval.measures import Estimates
@@ -102,7 +100,7 @@ def evaluate_steps(
 
 def as_json(measured: StepReport) -> str:
     """The report as strict JSON: a number that is not defined is null."""
-    return msgspec.json.format(msgspec.json.encode(measured.as_json()), indent=2).decode() + "\n"
+    return json_text(measured.as_json())
 
 
 def as_table(measured: StepReport) -> str:

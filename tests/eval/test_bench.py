@@ -114,7 +114,7 @@ class TestSpeed:
         np.testing.assert_allclose(found, weights @ estimates, atol=1e-12)
         cached = speed.means_by_loop(speed.estimates_by_loop(success), drawn)
         np.testing.assert_allclose(cached, found, atol=1e-12)
-        means = speed.library(success, 20, rng)
+        means = speed.ours(success, 20, rng)
         np.testing.assert_allclose(means.value, found[0], atol=1e-12)
         assert means.samples.shape == (20, len(speed.K) * len(speed.T))
 

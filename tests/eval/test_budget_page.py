@@ -17,7 +17,6 @@ from prm.data.trace import Outcome, Trace
 from prm.errors import PRMError
 from prm.eval.budget_figures import (
     MAX_OVERLAID,
-    MAX_PAIRS,
     curves_figure,
     difference_figure,
     figure_names,
@@ -28,7 +27,7 @@ from prm.eval.budget_page import page
 from prm.eval.budget_report import BudgetReport, budget_report
 from prm.eval.budget_runs import BudgetOptions
 from prm.eval.budget_statistics import Comparison
-from prm.eval.budget_words import SUMMARIES, verdict
+from prm.eval.budget_words import MAX_PAIRS, SUMMARIES, verdict
 from prm.eval.estimate import Estimate
 from prm.eval.figure_parts import as_png, as_svg, wrapped
 from prm.eval.recovery import recovery_report
