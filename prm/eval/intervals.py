@@ -74,6 +74,15 @@ def bca(statistic: Resampled, level: float = LEVEL) -> tuple[Floats, Floats]:
     return low, high
 
 
+def exact_reach(n: Floats, level: float = LEVEL) -> Floats:
+    """How far from 0 the mean of values in [0, 1] may lie when all n of them are 0.
+
+    >>> round(float(exact_reach(np.array(50))), 3)
+    0.071
+    """
+    return np.asarray(1 - ((1 - level) / 2) ** (1 / n))
+
+
 def exact_where_all_agree(
     low: Floats, high: Floats, value: Floats, n: Floats, level: float = LEVEL
 ) -> tuple[Floats, Floats]:
@@ -85,7 +94,7 @@ def exact_where_all_agree(
     (0.0, 0.071)
     """
     with np.errstate(divide="ignore"):
-        reach = 1 - ((1 - level) / 2) ** (1 / n)
+        reach = exact_reach(n, level)
     agree = (low == high) & (n > 0)
     low = np.where(agree & (value == 1), 1 - reach, low)
     high = np.where(agree & (value == 0), reach, high)

@@ -24,7 +24,7 @@ import numpy as np
 
 from prm.eval.bootstrap import Resampled, bootstrap
 from prm.eval.estimate import Estimate
-from prm.eval.intervals import LEVEL, bca
+from prm.eval.intervals import bca, exact_reach
 from prm.eval.steps import Bools, Floats, Ints, spearman_of_groups, tied_groups
 
 
@@ -158,7 +158,7 @@ def _interval(one: Statistic, value: float, low: float, high: float) -> tuple[fl
         return float(low), float(high)
     if one.bounds is None:
         return math.nan, math.nan
-    reach = 1 - ((1 - LEVEL) / 2) ** (1 / one.n)
+    reach = exact_reach(np.array(one.n))
     least, most = one.bounds
     return float(value - reach * (value - least)), float(value + reach * (most - value))
 

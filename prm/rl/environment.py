@@ -10,12 +10,33 @@ Left out: adapters for environments of other libraries.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from prm.data.trace import Message
-from prm.rl.desk.environment import Reset, Transition
 
-__all__ = ["BrokenEpisodes", "Environment", "Named", "Reset", "Transition"]
+
+class Reset(NamedTuple):
+    """What the agents see first."""
+
+    messages: list[list[Message]]
+    """The prompt of each episode: (B,) lists."""
+    tools: list[dict[str, Any]]
+
+
+class Transition(NamedTuple):
+    """What one turn of B episodes brought."""
+
+    observations: list[list[Message]]
+    """The messages that answer each action; [] for an episode that had ended before."""
+    rewards: NDArray[np.float64]
+    """(B,) 1 for a right answer, else 0."""
+    terminated: NDArray[np.bool_]
+    """(B,) the episode has ended by an answer."""
+    truncated: NDArray[np.bool_]
+    """(B,) the episode has run out of turns."""
 
 
 class Named(Protocol):

@@ -25,11 +25,11 @@ from prm.data.trace import Message
 from prm.errors import PRMError
 from prm.rl.desk.agents import AGENTS
 from prm.rl.desk.dialogue import DeskDialogue, desk_tokenizer
-from prm.rl.desk.environment import Desk, Transition
+from prm.rl.desk.environment import Desk
 from prm.rl.desk.play import Run, annotate, play
 from prm.rl.desk.text import read_call
 from prm.rl.desk.world import Task, desk_tasks
-from prm.rl.environment import BrokenEpisodes
+from prm.rl.environment import BrokenEpisodes, Transition
 from prm.rl.rollout import Rollout, SamplingConfig, Start, draw, roll_out
 from prm.rl.rows import RowCache
 from prm.shaping import spans_from_mask

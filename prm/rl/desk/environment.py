@@ -14,36 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from prm.data.trace import Message
 from prm.errors import PRMError
 from prm.rl.desk import text
 from prm.rl.desk.world import CITIES, FIELDS, MAX_TURNS, RELATIONS, DeskConfig, Task
-
-
-class Reset(NamedTuple):
-    """What the agents see first."""
-
-    messages: list[list[Message]]
-    """The prompt of each episode: (B,) lists."""
-    tools: list[dict[str, Any]]
-
-
-class Transition(NamedTuple):
-    """What one turn of B episodes brought."""
-
-    observations: list[list[Message]]
-    """The messages that answer each action; [] for an episode that had ended before."""
-    rewards: NDArray[np.float64]
-    """(B,) 1 for a right answer, else 0."""
-    terminated: NDArray[np.bool_]
-    """(B,) the episode has ended by an answer."""
-    truncated: NDArray[np.bool_]
-    """(B,) the episode has run out of turns."""
+from prm.rl.environment import Reset, Transition
 
 
 class Desk:

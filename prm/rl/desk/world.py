@@ -24,6 +24,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from prm.errors import PRMError
+from prm.rl.budgets import turns_of
 
 Split = Literal["train", "validation", "test", "rl_train", "rl_test"]
 """Disjoint streams of tasks: three for step reward models, two for RL and its evaluation."""
@@ -110,7 +111,7 @@ def budgets(config: DeskConfig, hops: int) -> tuple[int, ...]:
     >>> budgets(DeskConfig(), 2)
     (5, 7, 8, 9, 10)
     """
-    return tuple(math.ceil(ratio * shortest(hops)) for ratio in config.budget_ratios)
+    return tuple(turns_of(config.budget_ratios, shortest(hops)).tolist())
 
 
 @dataclass(frozen=True, kw_only=True)
