@@ -1,10 +1,10 @@
 """What a text environment is to the rest of ``prm.rl``: many episodes, stepped together.
 
-``prm.rl.desk.environment.Desk`` is one. An episode is given a task, a budget of turns and a sample
+``prm.rl.desk.environment.Desk`` is one; ``prm.rl.tool_environment`` and
+``prm.rl.gymnasium_environment`` adapt classes whose methods are tools, as TRL takes them, and
+Gymnasium's environments of text. An episode is given a task, a budget of turns and a sample
 number: sample k of a task has the same question as sample 0 and a luck of its own. Every assistant
 message is one turn.
-
-Left out: adapters for environments of other libraries.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Transition(NamedTuple):
     observations: list[list[Message]]
     """The messages that answer each action; [] for an episode that had ended before."""
     rewards: NDArray[np.float64]
-    """(B,) 1 for a right answer, else 0."""
+    """(B,) what the turn was paid; the outcome of an episode is their sum."""
     terminated: NDArray[np.bool_]
     """(B,) the episode has ended by an answer."""
     truncated: NDArray[np.bool_]

@@ -19,21 +19,26 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
-from prm.data.trace import Message, Outcome, Source, Status, Step, Trace
+from prm.data.trace import Message
 from prm.errors import PRMError, plural
-from prm.rl.environment import BrokenEpisodes, Environment, Named, Transition, describe
+from prm.rl.environment import BrokenEpisodes, Environment, Transition, describe
+from prm.rl.rollout_record import (
+    GrowingRollout,
+    Rollout,
+    SamplingConfig,
+    Start,
+    TaskT,
+    rollout_id,
+)
 from prm.rl.rows import RowCache
-from prm.shaping import Span
 
-TaskT = TypeVar("TaskT", bound=Named)
 _log = logging.getLogger(__name__)
 
 
@@ -61,53 +66,6 @@ class Dialogue(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class SamplingConfig:
-    """How tokens are drawn."""
-
-    temperature: float = 1.0
-    """Logits are divided by it, >= 0; 0 = the likeliest token, with log-probability 0."""
-    max_step_tokens: int = 64
-    """Longest step; a longer one is cut and parsed as it stands."""
-    max_tokens: int = 1024
-    """Longest rollout. One that has no room for another step ends with status agent_error."""
-
-    def __post_init__(self) -> None:
-        if not (math.isfinite(self.temperature) and self.temperature >= 0):
-            raise PRMError(f"temperature: expected a number >= 0, found {self.temperature}")
-        if not 1 <= self.max_step_tokens < self.max_tokens:
-            raise PRMError(
-                f"sampling: expected 1 <= max_step_tokens < max_tokens, found "
-                f"{self.max_step_tokens} and {self.max_tokens}"
-            )
-
-
-class Start(NamedTuple, Generic[TaskT]):
-    """One rollout to sample."""
-
-    task: TaskT
-    max_turns: int
-    """The budget T >= 1: steps that the policy may write."""
-    sample: int = 0
-
-
-@dataclass(frozen=True)
-class Rollout:
-    """One sampled episode of S steps and L tokens; the last token is the last of the last step."""
-
-    trace: Trace
-    ids: NDArray[np.int64]
-    """(L,) exactly what the model read and wrote."""
-    token_mask: NDArray[np.bool_]
-    """(L,) True on the tokens that the policy wrote."""
-    log_probs: NDArray[np.float64]
-    """(L,) of the tokens that the policy wrote, under what they were drawn from; else NaN."""
-    spans: list[Span]
-    """(S,) the tokens [start, end) of each step."""
-    rewards: NDArray[np.float64]
-    """(S,) what the environment paid for each step; NaN for one at which it broke."""
-
-
 def roll_out(
     model: PreTrainedModel,
     dialogue: Dialogue,
@@ -131,7 +89,7 @@ def roll_out(
         starts: B rollouts; (task id, T, sample) must differ.
         sampling: how tokens are drawn.
         seed: the policy's randomness, 0 or more; the environment has its own.
-        policy: name of the policy in the traces.
+        policy: name of the policy in the traces, and the beginning of their ids.
         success_reward: total reward from which a trace is a success; None = it does not say.
 
     Raises:
@@ -143,7 +101,9 @@ def roll_out(
     tasks, limits, samples = zip(*starts, strict=True)
     prompts, tools = environment.reset(tasks, limits, samples)
     rows = [
-        _Row(start, list(messages), _prompt_ids(dialogue, start, messages, tools, sampling), seed)
+        GrowingRollout(
+            start, list(messages), _prompt_ids(dialogue, start, messages, tools, sampling), seed
+        )
         for start, messages in zip(starts, prompts, strict=True)
     ]
     training = model.training
@@ -164,89 +124,11 @@ def roll_out(
     return [row.finish(tools, sampling, policy, success_reward) for row in rows]
 
 
-@dataclass
-class _Row:
-    """A rollout in the making."""
-
-    start: Start[Any]
-    messages: list[Message]
-    ids: list[int]
-    seed: int
-    at: list[int] = field(default_factory=list)
-    spans: list[Span] = field(default_factory=list)
-    log_probs: list[float] = field(default_factory=list)
-    """Of the tokens that the policy wrote, in order."""
-    rewards: list[float] = field(default_factory=list)
-    status: Status = "unknown"
-    error: str | None = None
-    over: bool = False
-    """Whether the environment takes no more actions."""
-    unread: int = 0
-    """How many of the last ids the model has not read."""
-
-    def __post_init__(self) -> None:
-        task, _, sample = self.start
-        self.rng = np.random.default_rng([self.seed, sample, *task.id.encode()])
-        self.unread = len(self.ids)
-
-    @property
-    def going_on(self) -> bool:
-        return self.status == "unknown"
-
-    def action(self) -> Message | None:
-        """What the environment is told: nothing more where the tokens ran out before the turns."""
-        if self.over:
-            return None
-        return self.messages[self.at[-1]] if self.going_on else {"role": "assistant", "content": ""}
-
-    def end(self, status: Status, error: str | None = None) -> None:
-        self.status, self.error = status, error
-
-    def finish(
-        self,
-        tools: list[dict[str, Any]],
-        sampling: SamplingConfig,
-        policy: str | None,
-        success_reward: float | None,
-    ) -> Rollout:
-        task, max_turns, sample = self.start
-        valid = self.status != "environment_error"
-        reward = float(sum(self.rewards)) if valid else None
-        success = None if reward is None or success_reward is None else reward >= success_reward
-        length = self.spans[-1][1] if self.spans else len(self.ids)
-        token_mask = np.zeros(length, dtype=np.bool_)
-        for start, end in self.spans:
-            token_mask[start:end] = True
-        log_probs = np.full(length, np.nan)
-        log_probs[token_mask] = self.log_probs
-        trace = Trace(
-            id=_id(self.start),
-            task_id=task.id,
-            policy=policy,
-            tools=tools,
-            messages=self.messages,
-            steps=[Step(at=index) for index in self.at],
-            outcome=Outcome(
-                reward=reward,
-                success=success,
-                valid=valid,
-                status=self.status,
-                max_turns=max_turns,
-            ),
-            source=Source(format="rollout"),
-            meta={"sample": sample, "seed": self.seed, "temperature": sampling.temperature}
-            | ({} if self.error is None else {"error": self.error}),
-        )
-        trace.check()
-        ids = np.array(self.ids[:length], dtype=np.int64)
-        return Rollout(trace, ids, token_mask, log_probs, self.spans, np.array(self.rewards))
-
-
 def _sample(
     model: PreTrainedModel,
     dialogue: Dialogue,
     environment: Environment[Any],
-    rows: Sequence[_Row],
+    rows: Sequence[GrowingRollout],
     sampling: SamplingConfig,
 ) -> None:
     """Turn after turn until every row has ended."""
@@ -267,7 +149,7 @@ def _sample(
 
 def _write_steps(
     cache: RowCache,
-    rows: Sequence[_Row],
+    rows: Sequence[GrowingRollout],
     indices: Sequence[int],
     sampling: SamplingConfig,
     stop_ids: frozenset[int],
@@ -311,7 +193,7 @@ def draw(
     return tokens[:, 0], log_probs.gather(-1, tokens)[:, 0]
 
 
-def _step(environment: Environment[Any], rows: Sequence[_Row]) -> None:
+def _step(environment: Environment[Any], rows: Sequence[GrowingRollout]) -> None:
     """Every episode takes its turn; what comes back goes to the rollouts that are going on."""
     errors: dict[int, Exception] = {}
     transition: Transition | None = None
@@ -339,14 +221,14 @@ def _step(environment: Environment[Any], rows: Sequence[_Row]) -> None:
                 row.end("completed" if terminated else "out_of_turns")
 
 
-def _follow(dialogue: Dialogue, row: _Row, sampling: SamplingConfig) -> None:
+def _follow(dialogue: Dialogue, row: GrowingRollout, sampling: SamplingConfig) -> None:
     """Append what answers the last step, or end the row where the next step has no room."""
     observations = row.messages[row.at[-1] + 1 :]
     ids = dialogue.follow(observations, stopped=row.ids[-1] in dialogue.stop_ids)
     if not ids:
         raise PRMError(
-            f"rollout {_id(row.start)!r}: expected at least one token between two steps, found "
-            f"none: the mask could not tell them apart"
+            f"rollout {rollout_id(row.start)!r}: expected at least one token between two steps, "
+            f"found none: the mask could not tell them apart"
         )
     room = sampling.max_tokens - sampling.max_step_tokens
     if len(row.ids) + len(ids) > room:
@@ -371,7 +253,7 @@ def _prompt_ids(
     room = sampling.max_tokens - sampling.max_step_tokens
     if not 1 <= len(ids) <= room:
         raise PRMError(
-            f"rollout {_id(start)!r}: expected a prompt of 1 to {room} tokens (max_tokens "
+            f"rollout {rollout_id(start)!r}: expected a prompt of 1 to {room} tokens (max_tokens "
             f"{sampling.max_tokens} less one step of {sampling.max_step_tokens}), found {len(ids)}"
         )
     return ids
@@ -390,7 +272,7 @@ def _check(
         )
     names = set()
     for start in starts:
-        name = _id(start)
+        name = rollout_id(start)
         if start.max_turns < 1 or start.sample < 0:
             raise PRMError(
                 f"rollout {name!r}: expected max_turns of 1 or more and a sample of 0 or more, "
@@ -401,7 +283,3 @@ def _check(
                 f"rollout {name!r}: expected once, found twice (it would be the same rollout)"
             )
         names.add(name)
-
-
-def _id(start: Start[Any]) -> str:
-    return f"{start.task.id}-T{start.max_turns}-{start.sample}"

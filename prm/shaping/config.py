@@ -109,6 +109,11 @@ class ShapingConfig:
         return (1 - share) * self.process_weight + share * self.final_weight
 
     @property
+    def reads_states(self) -> bool:
+        """Whether the mode reads the scores of states; all others but terminal read actions'."""
+        return self.mode in ("potential", "baseline", "critic")
+
+    @property
     def invariant(self) -> bool:
         """Whether the optimal policy for the outcome stays optimal, whatever the scores are.
 

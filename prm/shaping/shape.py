@@ -29,7 +29,6 @@ from prm.shaping.modes import StepRewards, step_rewards
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
-READS_STATES: tuple[Mode, ...] = ("potential", "baseline", "critic")
 OWN_ADVANTAGE: tuple[Mode, ...] = ("baseline", "critic")
 """Modes that say nothing in rewards; what they do is in the advantage."""
 
@@ -97,10 +96,10 @@ def shape(
     )
     if normalise == "group" and estimator is None and mode not in OWN_ADVANTAGE:
         raise PRMError("--normalise group is part of the advantages; say which with --estimator")
-    if mode not in READS_STATES and (states_from_actions or state_score is not None):
+    if not config.reads_states and (states_from_actions or state_score is not None):
         raise PRMError(
             f"mode {mode!r} reads no state scores, so --state-score and --states-from-actions "
-            f"mean nothing; {', '.join(READS_STATES)} do"
+            f"mean nothing; potential, baseline and critic do"
         )
     if turn_limit == "cut" and mode not in ("potential", "critic"):
         raise PRMError(
@@ -117,9 +116,7 @@ def shape(
     if not used:
         raise PRMError(f"none of {plural(len(traces), 'trace')} has a valid outcome to shape")
     states = None if states_from_actions else state_score or score
-    padded = _padded(
-        used, score, states, terminal, mode, cut=turn_limit == "cut", score_range=score_range
-    )
+    padded = _padded(used, score, states, terminal, config, cut=turn_limit == "cut")
     rewards = step_rewards(config, **padded._asdict())
     advantages = None
     if mode in OWN_ADVANTAGE or estimator is not None:
@@ -155,10 +152,9 @@ def _padded(
     score: str,
     state_score: str | None,
     terminal: str,
-    mode: Mode,
+    config: ShapingConfig,
     *,
     cut: bool,
-    score_range: tuple[float, float],
 ) -> _Padded:
     """``state_score`` None: states have the score of the action before them."""
     width = max(trace.n_steps for trace in traces)
@@ -170,7 +166,7 @@ def _padded(
             states[row, 1 : trace.n_steps + 1] = trace.step_scores(score)
         else:
             states[row, : trace.n_steps + 1] = trace.states(state_score)
-    needs_states = mode in READS_STATES
+    mode, needs_states = config.mode, config.reads_states
     if mode != "terminal" and np.isnan(states if needs_states else actions).all():
         of_states = needs_states and state_score is not None
         kind, wanted = ("state", state_score) if of_states else ("action", score)
@@ -183,7 +179,7 @@ def _padded(
             f"mode {mode!r} needs {kind} scores, and no trace has any named {wanted!r}; {kind} "
             f"scores there: {known}{' (see --states-from-actions)' if of_states else ''}"
         )
-    low, high = score_range
+    low, high = config.score_range
     values = states if needs_states else actions
     outside = np.argwhere((values < low) | (values > high))
     if mode != "terminal" and len(outside):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +31,13 @@ from prm.rl.desk.play import Run, annotate, play
 from prm.rl.desk.text import read_call
 from prm.rl.desk.world import Task, desk_tasks
 from prm.rl.environment import BrokenEpisodes, Transition
-from prm.rl.rollout import Rollout, SamplingConfig, Start, draw, roll_out
+from prm.rl.rollout import draw, roll_out
+from prm.rl.rollout_record import Rollout, SamplingConfig, Start
 from prm.rl.rows import RowCache
 from prm.shaping import spans_from_mask
 
-SAMPLING = SamplingConfig(temperature=1.3, max_step_tokens=12, max_tokens=700)
-GREEDY = SamplingConfig(temperature=0.0, max_step_tokens=12, max_tokens=700)
+SAMPLING = SamplingConfig(temperature=1.5, max_step_tokens=8, max_tokens=700)
+GREEDY = SamplingConfig(temperature=0.0, max_step_tokens=8, max_tokens=700)
 TASKS = desk_tasks(12, 0, "train")
 STARTS = [Start(task, 1 + i % 9, i % 2) for i, task in enumerate(TASKS)]
 TRACES = play(
@@ -269,7 +271,7 @@ def test_a_rollout_without_room_for_a_step_ends_and_the_others_go_on(
     model: LlamaForCausalLM, dialogue: DeskDialogue, rollouts: list[Rollout]
 ) -> None:
     room = int(np.median([len(rollout.ids) for rollout in rollouts]))
-    tight = SamplingConfig(1.3, 12, room)
+    tight = replace(SAMPLING, max_tokens=room)
     found = roll_out(model, dialogue, Desk(), STARTS, sampling=tight, seed=0, policy="tiny")
     statuses = [rollout.trace.outcome.status for rollout in found]
     assert "agent_error" in statuses

@@ -17,14 +17,28 @@ from typing import TYPE_CHECKING, Any
 from prm.data.trace import Message, Trace, text_of
 from prm.errors import PRMError
 from prm.rl.desk import text
+from prm.rl.desk.world import MAX_TURNS
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
 END, PAD = "<end>", "<pad>"
 _CALL = "> "
-# A handle is one token wherever it stands, so that following a link is copying one token.
-_WORDS = r"r\d\d| (?=r\d\d\b)|\d\d| ?[A-Za-z]+=?"
+# A handle is one token wherever it stands, so that following a link is copying one token; what is
+# decided in one piece (a thought, a tool, an age, the turns left) is one too. Digits go one by
+# one: there are only ten to learn to copy.
+_WORDS = "|".join(
+    [
+        r" ?> [a-z]+ ",
+        r"\d\. [A-Za-z]+",
+        r"r\d\d",
+        r" (?=r\d\d\b)",
+        r" (?:age|left)=\d+",
+        r" of the [a-z]+",
+        r"\d",
+        r" ?[A-Za-z]+=?",
+    ]
+)
 
 
 class DeskDialogue:
@@ -95,7 +109,8 @@ def line_of(message: Message) -> str:
 def desk_tokenizer(traces: Iterable[Trace], *, vocabulary: int = 1024) -> PreTrainedTokenizerFast:
     """A byte-level BPE tokenizer of the lines of desk traces.
 
-    Every handle (r00 to r99) is one token, numbers go by two digits, words are learned.
+    Every handle (r00 to r99), every number of turns left and every system message is one token,
+    other numbers go digit by digit, words are learned.
     """
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
@@ -114,13 +129,26 @@ def desk_tokenizer(traces: Iterable[Trace], *, vocabulary: int = 1024) -> PreTra
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
+    traces = list(traces)
     bpe.train_from_iterator(_lines(traces), trainer)
+    bpe.add_tokens(
+        sorted(
+            {
+                line_of(message)
+                for t in traces
+                for message in t.messages
+                if message["role"] == "system"
+            }
+        )
+    )
     return PreTrainedTokenizerFast(tokenizer_object=bpe, pad_token=PAD, eos_token=END)
 
 
 def _lines(traces: Iterable[Trace]) -> Iterator[str]:
-    """All handles and pairs of digits first, so that rare ones are tokens too."""
+    """All handles and numbers first, so that rare ones are tokens too."""
     for number in range(100):
-        yield from [f"r{number:02d}", f"{number:02d}"] * 50
+        yield from [f"r{number:02d}"] * 50
+    for left in range(MAX_TURNS + 1):
+        yield from [f" left={left}"] * 50
     for trace in traces:
         yield from map(line_of, trace.messages)

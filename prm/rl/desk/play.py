@@ -24,7 +24,7 @@ from prm.rl.desk.agents import AGENTS
 from prm.rl.desk.belief import Tracker
 from prm.rl.desk.environment import Desk
 from prm.rl.desk.solution import solve
-from prm.rl.desk.voice import Speaker
+from prm.rl.desk.voice import Speaker, think
 from prm.rl.desk.world import MAX_TURNS, DeskConfig, Task, shortest
 
 
@@ -38,10 +38,13 @@ class Run(NamedTuple):
     sample: int = 0
 
 
-def play(runs: Sequence[Run], seed: int, config: DeskConfig | None = None) -> list[Trace]:
+def play(
+    runs: Sequence[Run], seed: int, config: DeskConfig | None = None, *, thoughts: bool = False
+) -> list[Trace]:
     """Play B episodes side by side; the traces in the order of the runs, without labels.
 
-    ``seed`` is the agents'; what the environment draws depends on task and sample alone.
+    ``seed`` is the agents'; what the environment draws depends on task and sample alone. With
+    ``thoughts`` all agents say where the walk stands before they act, in place of their voices.
     """
     desk = Desk(config)
     prompts, tools = desk.reset(
@@ -59,7 +62,11 @@ def play(runs: Sequence[Run], seed: int, config: DeskConfig | None = None) -> li
         actions: list[Message | None] = [None] * len(runs)
         for i in np.flatnonzero(~ended).tolist():
             move = AGENTS[runs[i].agent](trackers[i], runs[i].max_turns, rngs[i])
-            actions[i] = speakers[i].say(move)
+            actions[i] = (
+                think(trackers[i], move, f"call_{len(at[i])}")
+                if thoughts
+                else speakers[i].say(move)
+            )
         observations, reward, completed, truncated = desk.step(actions)
         for i in np.flatnonzero(~ended).tolist():
             action = actions[i]
@@ -87,7 +94,7 @@ def play(runs: Sequence[Run], seed: int, config: DeskConfig | None = None) -> li
             meta={
                 "hops": run.task.hops,
                 "shortest": shortest(run.task.hops),
-                "voice": speakers[i].voice,
+                "voice": "thoughts" if thoughts else speakers[i].voice,
             },
         )
         for i, run in enumerate(runs)

@@ -13,6 +13,7 @@ import numpy as np
 
 from prm.data.trace import Message
 from prm.rl.desk.agents import Fault, Move
+from prm.rl.desk.belief import Tracker
 from prm.rl.desk.text import call_message
 
 VOICES: Mapping[str, Mapping[str, tuple[str, ...]] | None] = {
@@ -71,6 +72,18 @@ class Speaker:
         message = call_message(move.call, content, spaced=self._spaced, id=id)
         self._said += 1
         return message if move.fault is None else _spoil(message, move.fault)
+
+
+def think(tracker: Tracker, move: Move, id: str) -> Message:
+    """The assistant message of a move, with a thought: where the walk stands.
+
+    The thought counts the records of the path that were read and names what is followed next, so
+    that a small model need not find both anew each turn. It does not depend on the move.
+    """
+    names = (tracker.question.name, *tracker.question.path, tracker.question.field)
+    thought = f"{len(tracker.path)}. {names[len(tracker.path)]}"
+    message = call_message(move.call, thought, id=id)
+    return message if move.fault is None else _spoil(message, move.fault)
 
 
 def _spoil(message: Message, fault: Fault) -> Message:
