@@ -13,6 +13,8 @@ import pytest
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["HF_DATASETS_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
+# Tiny models are faster on one thread, above all beside other work.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from prm.data.trace import Message, Outcome, Step, Trace
 
