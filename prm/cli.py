@@ -42,6 +42,7 @@ COMMANDS = {
     "train": Command("prm.training.train:train", "train a step reward model"),
     "score": Command("prm.scoring.score:score", "score every step of traces"),
     "shape": Command("prm.shaping.shape:shape", "blend process and terminal rewards"),
+    "study": Command("prm.study.study:study", "train arms with RL and compare their robustness"),
     "eval steps": Command("prm.eval.evaluate_steps:evaluate_steps", "measure step scores"),
     "eval budget": Command(
         "prm.eval.evaluate_budget:evaluate_budget", "measure Pass@(K,T) and budget robustness"

@@ -105,7 +105,7 @@ def evaluate_budget(
         )
     )
     if out is not None:
-        _write(measured, recovery, Path(out))
+        write_report(measured, recovery, Path(out))
     text = as_json(measured, recovery) if json else as_table(measured, recovery)
     sys.stdout.buffer.write(text.encode())
 
@@ -137,7 +137,8 @@ def _with_success(traces: list[Trace], success_at: float | None) -> list[Trace]:
     ]
 
 
-def _write(measured: BudgetReport, recovery: RecoveryReport | None, folder: Path) -> None:
+def write_report(measured: BudgetReport, recovery: RecoveryReport | None, folder: Path) -> None:
+    """Write budget.json, figures and report.html to a new folder."""
     # Drawing takes a second to load, and a table on the terminal needs none of it.
     from prm.eval.budget_figures import write_figures
     from prm.eval.budget_page import page
@@ -264,7 +265,7 @@ def _compared(c: Comparison, names: dict[str, str]) -> Row:
         f"{names[c.a]} − {names[c.b]}",
         str(c.primary),
         p_value(c.primary_p_holm),
-        f"{c.area.value:+.3f}",
+        number(c.area.value, signed=True),
         f"{c.only_a} : {c.only_b}, {p_value(c.solved_p_holm)}",
     )
 

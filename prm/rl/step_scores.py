@@ -40,14 +40,13 @@ def trace_scores(scorer: Scorer) -> ScoreTraces:
 def checked_scores(
     score: ScoreTraces, traces: Sequence[Trace], config: ShapingConfig
 ) -> list[TraceScores]:
-    """The scores of B traces, which are shown without their outcomes.
+    """The scores of B traces, which are shown without their outcomes but for the turns allowed.
 
     Raises:
         PRMError: another number of traces, of steps or of states came back, or none of the scores
             that the mode reads.
     """
-    unknown = Outcome()
-    found = list(score([msgspec.structs.replace(t, outcome=unknown) for t in traces]))
+    found = list(score([_without_outcome(trace) for trace in traces]))
     if len(found) != len(traces):
         raise PRMError(
             f"scores: expected those of {plural(len(traces), 'trace')}, found {len(found)}"
@@ -76,6 +75,10 @@ def checked_scores(
             f"that reads {kind}s, or choose another mode"
         )
     return checked
+
+
+def _without_outcome(trace: Trace) -> Trace:
+    return msgspec.structs.replace(trace, outcome=Outcome(max_turns=trace.outcome.max_turns))
 
 
 def with_scores(trace: Trace, scores: TraceScores, name: str = "prm") -> Trace:

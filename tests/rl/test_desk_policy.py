@@ -80,15 +80,17 @@ def test_only_what_the_teacher_wrote_weighs_and_the_answer_weighs_more(policy: P
     dialogue = policy.dialogue
     encoded = [dialogue.encode(trace) for trace in traces]
     by_ids = {tuple(ids): np.array(written) for ids, written in encoded}
-    answered = 0
+    answered = practised = 0
     for ids, weights in _batches(encoded, dialogue, replace(SMALL, steps=20), 0):
         for row, weight in zip(ids.tolist(), weights.numpy(), strict=True):
             length = len(row) - row[::-1].index(dialogue.tokenizer.eos_token_id)
             written = by_ids[tuple(row[:length])]
             assert ((weight[:length] > 0) == written).all()
+            for place in np.flatnonzero(weight == SMALL.handle_weight):
+                assert re.fullmatch(r"r\d\d", dialogue.tokenizer.decode([row[place]]))
+                practised += 1
             assert (weight[length:] == 0).all()
             heavy = np.flatnonzero(weight == SMALL.answer_weight)
-            assert set(np.unique(weight)) <= {0.0, 1.0, SMALL.answer_weight}
             said = dialogue.tokenizer.decode(row[:length]).rstrip()
             last = said.removesuffix("<end>").rpartition("<end>")[2]
             assert (len(heavy) > 0) == ("> answer " in last)
@@ -97,6 +99,7 @@ def test_only_what_the_teacher_wrote_weighs_and_the_answer_weighs_more(policy: P
                 value = dialogue.tokenizer.decode([row[i] for i in heavy])
                 assert re.fullmatch(r"\d{4}<end>", value)
     assert answered > 10
+    assert practised > 100
 
 
 def test_lessons_are_of_several_teachers_and_of_training_tasks_alone() -> None:

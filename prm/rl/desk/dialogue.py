@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 END, PAD = "<end>", "<pad>"
 _CALL = "> "
+HANDLE = r"r\d\d"
+"""What a record handle looks like."""
 # A handle is one token wherever it stands, so that following a link is copying one token; what is
 # decided in one piece (a thought, a tool, an age, the turns left) is one too. Digits go one by
 # one: there are only ten to learn to copy.
@@ -31,7 +33,7 @@ _WORDS = "|".join(
     [
         r" ?> [a-z]+ ",
         r"\d\. [A-Za-z]+",
-        r"r\d\d",
+        HANDLE,
         r" (?=r\d\d\b)",
         r" (?:age|left)=\d+",
         r" of the [a-z]+",

@@ -10,6 +10,7 @@ The same seed gives the same weights on the same machine and number of threads.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +24,7 @@ from prm.data.atomic import atomic_folder
 from prm.data.trace import Trace
 from prm.errors import PRMError
 from prm.rl.desk.agents import AGENTS
-from prm.rl.desk.dialogue import DeskDialogue, desk_tokenizer
+from prm.rl.desk.dialogue import HANDLE, DeskDialogue, desk_tokenizer
 from prm.rl.desk.play import Run, play
 from prm.rl.desk.world import DeskConfig, budgets, desk_tasks
 
@@ -50,6 +51,8 @@ class PolicyConfig:
     batch_size: int = 32
     answer_weight: float = 16.0
     """Of the answer's tokens in the loss: they come once a trace and decide it."""
+    handle_weight: float = 4.0
+    """Of the handles that are read or refreshed: to copy the right one is the hardest to learn."""
     matrix_rate: float = 0.02
     """Learning rate of Muon, for the matrices of the layers."""
     other_rate: float = 0.05
@@ -153,9 +156,9 @@ def _batches(
     by_length = sorted(range(len(encoded)), key=lambda index: len(encoded[index][0]))
     size = config.batch_size
     chunks = [by_length[i : i + size] for i in range(0, len(by_length) - size + 1, size)]
-    answering = [
-        token for word, token in dialogue.tokenizer.get_vocab().items() if "answer" in word
-    ]
+    words = dialogue.tokenizer.get_vocab()
+    answering = [token for word, token in words.items() if "answer" in word]
+    handles = [token for word, token in words.items() if re.fullmatch(HANDLE, word)]
     order: list[int] = []
     for _ in range(config.steps):
         order = order or rng.permutation(len(chunks)).tolist()
@@ -166,6 +169,7 @@ def _batches(
         for row, (own, written) in enumerate(chosen):
             ids[row, : len(own)] = torch.tensor(own)
             weights[row, : len(own)] = torch.tensor(written, dtype=torch.float32)
+        weights *= torch.where(torch.isin(ids, torch.tensor(handles)), config.handle_weight, 1.0)
         # Whatever follows the word in its own line is the answer.
         after = torch.isin(ids, torch.tensor(answering)) & (weights > 0)
         for row, start in after.nonzero().tolist():

@@ -1,0 +1,153 @@
+"""One arm of a study with one seed: train the base policy, run it on the tasks of the evaluation.
+
+Everything that the report reads is in the folder of the arm: ``rollouts.jsonl.zst``, the runs at
+every T; ``log.jsonl``, what the trainer logged at each update; ``policy``, the weights.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from pathlib import Path
+
+import msgspec
+
+from prm.data.atomic import atomic_folder
+from prm.data.files import write_traces
+from prm.data.trace import Trace
+from prm.rl.desk.environment import Desk
+from prm.rl.desk.policy import Policy, load_policy, save_policy
+from prm.rl.desk.world import desk_tasks
+from prm.rl.rollout import roll_out
+from prm.rl.rollout_record import SamplingConfig, Start
+from prm.rl.step_scores import ScoreTraces
+from prm.study.config import BASE, Arm, StudyConfig
+from prm.study.scores import oracle, placebo
+
+STEP_TOKENS, ROLLOUT_TOKENS = 16, 1024
+AT_ONCE = 1000
+"""Rollouts that are sampled side by side in the evaluation."""
+SEED_KEY = "training_seed"
+"""Key of ``meta`` with the seed of the arm."""
+
+
+def train_arm(
+    config: StudyConfig, arm: Arm, seed: int, base: Path, scorer: Path | None, folder: Path
+) -> None:
+    """Train one arm with one seed and evaluate it; ``folder`` appears when all is done."""
+    from trl import GRPOConfig
+
+    from prm.rl.trl import EnvironmentRollouts, StepGRPOTrainer
+
+    policy = load_policy(base)
+    training = config.training
+    size = training.groups * training.rollouts
+    at_once = math.gcd(size, 64)
+    began = time.perf_counter()
+    with atomic_folder(folder) as path:
+        trainer = StepGRPOTrainer(
+            policy.model,
+            args=GRPOConfig(
+                str(path / "trainer"),
+                max_steps=training.updates,
+                # Small models are bound by memory: a few rollouts at a time are faster.
+                per_device_train_batch_size=at_once,
+                gradient_accumulation_steps=size // at_once,
+                num_generations=training.rollouts,
+                learning_rate=training.learning_rate,
+                lr_scheduler_type="constant",
+                temperature=training.temperature,
+                scale_rewards="none",
+                loss_type="dr_grpo",
+                max_completion_length=ROLLOUT_TOKENS,
+                # dr_grpo divides by the longest completion there could be: gradients are small.
+                max_grad_norm=math.inf,
+                logging_steps=1,
+                save_strategy="no",
+                report_to="none",
+                disable_tqdm=True,
+                activation_checkpointing=False,
+                bf16=False,
+                use_cpu=True,
+                seed=seed,
+            ),
+            processing_class=policy.dialogue.tokenizer,
+            shaping=arm.shaping_config(),
+            estimator=arm.estimator,
+            scorer=scores_of(arm, scorer),
+            rollouts=EnvironmentRollouts(
+                Desk(),
+                policy.dialogue,
+                desk_tasks(training.updates * training.groups, seed, "rl_train"),
+                arm.budget.sampler(),
+                max_step_tokens=STEP_TOKENS,
+                max_tokens=ROLLOUT_TOKENS,
+            ),
+        )
+        trainer.train()
+        seconds = time.perf_counter() - began
+        save_policy(policy, path / "policy")
+        (path / "log.jsonl").write_text(
+            "".join(json.dumps(entry) + "\n" for entry in trainer.state.log_history)
+        )
+        write_traces(evaluated(policy, arm.name, seed, config), path / "rollouts.jsonl.zst")
+        (path / "arm.json").write_text(
+            json.dumps({"arm": arm.name, "seed": seed, "seconds": seconds})
+        )
+
+
+def evaluate_base(config: StudyConfig, base: Path, folder: Path) -> None:
+    """Run the base policy on the tasks of the evaluation."""
+    with atomic_folder(folder) as path:
+        write_traces(evaluated(load_policy(base), BASE, 0, config), path / "rollouts.jsonl.zst")
+
+
+def evaluated(policy: Policy, name: str, seed: int, config: StudyConfig) -> list[Trace]:
+    """The runs of a policy: every task ``samples`` times anew at every T.
+
+    All policies meet the same tasks and the same luck of the environment; their own randomness is
+    that of the seed.
+    """
+    grid = config.evaluation
+    starts = [
+        Start(task, turns, sample)
+        for turns in grid.turns
+        for task in desk_tasks(grid.tasks, 0, "rl_test")
+        for sample in range(grid.samples)
+    ]
+    sampling = SamplingConfig(config.training.temperature, STEP_TOKENS, ROLLOUT_TOKENS)
+    traces = []
+    for first in range(0, len(starts), AT_ONCE):
+        rollouts = roll_out(
+            policy.model,
+            policy.dialogue,
+            Desk(),
+            starts[first : first + AT_ONCE],
+            sampling=sampling,
+            seed=seed,
+            policy=name,
+        )
+        traces += [_of_seed(rollout.trace, seed) for rollout in rollouts]
+    return traces
+
+
+def scores_of(arm: Arm, scorer: Path | None) -> ScoreTraces | None:
+    """Who scores in this arm."""
+    from prm.model.network import StepRewardModel
+    from prm.rl.step_scores import trace_scores
+    from prm.scoring.scorer import Scorer
+
+    if arm.shaping_config().mode == "terminal":
+        return None
+    if arm.scores == "oracle":
+        return oracle()
+    assert scorer is not None
+    score = trace_scores(Scorer(StepRewardModel.from_pretrained(str(scorer))))
+    return placebo(score) if arm.scores == "placebo" else score
+
+
+def _of_seed(trace: Trace, seed: int) -> Trace:
+    return msgspec.structs.replace(
+        trace, id=f"{trace.id}-s{seed}", meta=trace.meta | {SEED_KEY: seed}
+    )

@@ -1,0 +1,203 @@
+"""What a study is: arms that differ in one thing, trained and evaluated alike, read from YAML.
+
+    base: {steps: 1000}
+    training: {updates: 40, groups: 16, rollouts: 8}
+    evaluation: {turns: [6, 8, 10, 12, 14], tasks: 200, samples: 4}
+    primary: {k: 1, t: 8}
+    seeds: [0, 1]
+    arms:
+      - {name: outcome, budget: {kind: fixed, turns: [14]}}
+      - name: outcome + critic
+        budget: {kind: fixed, turns: [14]}
+        shaping: {mode: critic, lam: 0.9}
+      - {name: mix, budget: {kind: mix, turns: [6, 8, 10, 12, 14]}}
+
+Unknown keys, contradictions and repeated names are refused here, before anything runs.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+import yaml
+
+from prm.errors import PRMError
+from prm.rl.budgets import BudgetCurriculum, BudgetMix, BudgetSampler, FixedBudget
+from prm.shaping import Estimator, ShapingConfig
+
+
+class _Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A part of the file."""
+
+
+class Budget(_Part, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How T is drawn in training."""
+
+    kind: Literal["fixed", "mix", "curriculum"]
+    turns: list[int]
+    """One T for fixed; the grid, or the rising caps, for the others."""
+    weights: list[float] | None = None
+    """mix: relative shares; equal ones if absent."""
+    adapt: float = 0.0
+    """mix: share of the groups that follows where success moves."""
+
+    def sampler(self) -> BudgetSampler:
+        """A fresh sampler; :class:`PRMError` for what it refuses."""
+        if self.kind != "mix" and (self.weights is not None or self.adapt):
+            raise PRMError(f"budget {self.kind!r}: weights and adapt are of 'mix' alone")
+        if self.kind == "mix":
+            return BudgetMix(self.turns, self.weights, adapt=self.adapt)
+        if self.kind == "curriculum":
+            return BudgetCurriculum(self.turns)
+        if len(self.turns) != 1:
+            raise PRMError(f"budget 'fixed': expected one number of turns, found {self.turns}")
+        return FixedBudget(self.turns[0])
+
+
+class Arm(_Part, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One way to train; all arms have the same base policy, tasks and number of updates."""
+
+    name: str
+    budget: Budget
+    shaping: dict[str, Any] = {}
+    """Fields of ``ShapingConfig``; {} is the outcome alone."""
+    estimator: Estimator | None = None
+    scores: Literal["model", "oracle", "placebo"] = "model"
+    """Who scores: the step reward model; the exact value; the model, but with the scores of other
+    traces (shuffled over the batch)."""
+
+    def shaping_config(self) -> ShapingConfig:
+        """The blend; :class:`PRMError` for what it refuses."""
+        try:
+            return ShapingConfig(**({"mode": "terminal"} | self.shaping))
+        except TypeError as error:
+            raise PRMError(f"shaping: {error}") from None
+
+
+class Base(_Part, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The policy that all arms start from."""
+
+    steps: int = 1000
+    """Of supervised learning (``PolicyConfig.steps``)."""
+    folder: str | None = None
+    """A policy that was saved before, in place of teaching one."""
+
+
+class ScorerSize(_Part, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The step reward model and its corpus of scripted traces."""
+
+    tasks: int = 400
+    epochs: int = 2
+    layers: int = 2
+    width: int = 64
+    folder: str | None = None
+    """A model that was trained before, in place of training one."""
+
+
+class Training(_Part, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """GRPO, the same in all arms."""
+
+    updates: int = 40
+    groups: int = 16
+    """Tasks of an update."""
+    rollouts: int = 8
+    """Of each task."""
+    learning_rate: float = 2e-3
+    temperature: float = 1.0
+
+
+class Evaluation(_Part, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What every policy is run on: each task ``samples`` times anew at each T."""
+
+    turns: tuple[int, ...] = (6, 8, 10, 12, 14)
+    tasks: int = 200
+    samples: int = 4
+
+
+class Primary(_Part, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The cell that was chosen beforehand."""
+
+    k: int = 1
+    t: int = 8
+
+
+class StudyConfig(_Part, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A study."""
+
+    arms: list[Arm]
+    seeds: list[int]
+    """Training seeds, each of all arms."""
+    base: Base = Base()
+    scorer: ScorerSize = ScorerSize()
+    training: Training = Training()
+    evaluation: Evaluation = Evaluation()
+    primary: Primary = Primary()
+
+    def check(self) -> None:
+        """Raise a :class:`PRMError` for the first contradiction."""
+        if not self.arms:
+            raise PRMError("arms: expected one at least, found none")
+        names = [arm.name for arm in self.arms]
+        for name in names:
+            if not name.strip() or name == BASE:
+                raise PRMError(f"arms: expected names other than {name!r}")
+            if names.count(name) > 1:
+                raise PRMError(f"arms: expected different names, found {name!r} twice")
+        if not self.seeds or min(self.seeds) < 0:
+            raise PRMError(f"seeds: expected one at least, 0 or more each, found {self.seeds}")
+        for seed in self.seeds:
+            if self.seeds.count(seed) > 1:
+                raise PRMError(f"seeds: expected different ones, found {seed} twice")
+        _check_positive(self.training, "training")
+        _check_positive(self.evaluation, "evaluation")
+        if self.training.rollouts < 2:
+            raise PRMError("training.rollouts: expected 2 or more: a group compares its rollouts")
+        if self.primary.t not in self.evaluation.turns:
+            raise PRMError(
+                f"primary.t {self.primary.t}: expected one of evaluation.turns "
+                f"{list(self.evaluation.turns)}"
+            )
+        if not 1 <= self.primary.k <= self.evaluation.samples:
+            raise PRMError(
+                f"primary.k {self.primary.k}: expected 1 to evaluation.samples "
+                f"{self.evaluation.samples}"
+            )
+        for arm in self.arms:
+            try:
+                arm.budget.sampler()
+                arm.shaping_config()
+            except PRMError as error:
+                raise PRMError(f"arm {arm.name!r}: {error}") from None
+            if arm.scores != "model" and arm.shaping_config().mode == "terminal":
+                raise PRMError(f"arm {arm.name!r}: mode terminal reads no scores {arm.scores!r}")
+
+
+BASE = "base"
+"""The name of the base policy in the report."""
+
+
+def read_study(path: str | Path) -> StudyConfig:
+    """The study of a YAML file; a :class:`PRMError` says what is wrong with it."""
+    try:
+        text = Path(path).read_text()
+        config = msgspec.convert(yaml.safe_load(text), StudyConfig)
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, msgspec.ValidationError) as error:
+        reason = " ".join(str(error).split())
+        raise PRMError(f"{path}: expected the YAML of a study: {reason}") from error
+    try:
+        config.check()
+    except PRMError as error:
+        raise PRMError(f"{path}: {error}") from None
+    return config
+
+
+def _check_positive(part: _Part, name: str) -> None:
+    for field in part.__struct_fields__:
+        value = getattr(part, field)
+        values = value if isinstance(value, (list, tuple)) else [value]
+        if not values or not all(number > 0 for number in values):
+            raise PRMError(f"{name}.{field}: expected more than 0, found {value}")
+        if len(set(values)) != len(values):
+            raise PRMError(f"{name}.{field}: expected different numbers, found {value}")

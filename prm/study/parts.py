@@ -1,0 +1,65 @@
+"""The parts that the arms of a study share: the base policy and the step reward model.
+
+The step reward model is trained as any user would do it: on traces of scripted agents, of which
+only the outcome is known, on tasks that neither RL nor the evaluation sees.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from prm.data.diagnostics import Diagnostics
+from prm.data.files import write_traces
+from prm.data.labels import label_traces
+from prm.data.labels.maker import LabelOptions
+from prm.data.trace import Trace
+from prm.rl.desk.agents import AGENTS
+from prm.rl.desk.play import Run, play
+from prm.rl.desk.policy import PolicyConfig, save_policy, teach
+from prm.rl.desk.world import desk_tasks
+from prm.study.config import StudyConfig
+
+OUTCOME = "outcome"
+"""Name of the labels."""
+
+
+def teach_base(config: StudyConfig, folder: Path) -> None:
+    """Teach the base policy and save it."""
+    save_policy(teach(PolicyConfig(steps=config.base.steps)), folder)
+
+
+def train_scorer(config: StudyConfig, folder: Path) -> None:
+    """Train a small decoder from scratch to tell from a state how the episode will end."""
+    from prm.model.build import DecoderConfig
+    from prm.training.config import TrainConfig
+    from prm.training.train import train
+
+    size = config.scorer
+    with tempfile.TemporaryDirectory(dir=folder.parent) as corpus:
+        path = Path(corpus) / "scripted.parquet"
+        write_traces(_scripted(config), path)
+        train(
+            TrainConfig(
+                data=[str(path)],
+                out=str(folder),
+                label=OUTCOME,
+                state_label=OUTCOME,
+                decoder=DecoderConfig(layers=size.layers, width=size.width),
+                trainer={"max_epochs": size.epochs},
+            )
+        )
+
+
+def _scripted(config: StudyConfig) -> list[Trace]:
+    """Traces of every scripted agent at the budgets of the evaluation, labelled by outcome."""
+    rng = np.random.default_rng(0)
+    runs = [
+        Run(task, name, int(rng.choice(config.evaluation.turns)), sample)
+        for task in desk_tasks(config.scorer.tasks, 1, "train")
+        for sample, name in enumerate(AGENTS)
+    ]
+    options = LabelOptions(name=OUTCOME, gamma=1.0, threshold=None)
+    return list(label_traces(play(runs, 1, thoughts=True), "outcome", options, Diagnostics()))

@@ -1,0 +1,91 @@
+"""A study is read whole, and what contradicts itself is refused before anything runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from prm.errors import PRMError
+from prm.study.config import StudyConfig, read_study
+from prm.study.run import Job, begin
+
+ROOT = Path(__file__).parents[2]
+PLAIN = """
+seeds: [0, 1]
+arms:
+  - {name: outcome, budget: {kind: fixed, turns: [14]}}
+  - name: mix + critic
+    budget: {kind: mix, turns: [6, 8, 14], weights: [1, 1, 2]}
+    shaping: {mode: critic, lam: 0.9}
+    scores: oracle
+"""
+
+
+def study(tmp_path: Path, text: str = PLAIN) -> StudyConfig:
+    path = tmp_path / "study.yaml"
+    path.write_text(text)
+    return read_study(path)
+
+
+def test_the_fields_of_a_file_are_the_study(tmp_path: Path) -> None:
+    config = study(tmp_path)
+    assert [arm.name for arm in config.arms] == ["outcome", "mix + critic"]
+    assert config.arms[0].shaping_config().mode == "terminal"
+    assert config.arms[1].shaping_config().lam == 0.9
+    assert config.arms[1].budget.sampler().levels.tolist() == [6, 8, 14]
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "eval" / "studies").glob("*.yaml")))
+def test_the_studies_that_come_along_are_sound(path: Path) -> None:
+    config = read_study(path)
+    assert len({Job(arm, seed).name for arm in config.arms for seed in config.seeds}) == len(
+        config.arms
+    ) * len(config.seeds)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("seeds: [0, 1]", "seeds: [0, 0]", "seeds: expected different ones, found 0 twice"),
+        ("seeds: [0, 1]", "seeds: []", "seeds: expected one at least"),
+        ("seeds: [0, 1]", "seeds: [-1]", "0 or more each"),
+        ("seeds: [0, 1]", "seeds: [0]\nspeed: 3", "unknown field `speed`"),
+        ("seeds: [0, 1]", "seeds: [0", "expected the YAML of a study"),
+        ("name: outcome", "name: mix + critic", "'mix + critic' twice"),
+        ("name: outcome", "name: base", "names other than 'base'"),
+        ("turns: [14]", "turns: [14, 15]", "arm 'outcome': budget 'fixed': expected one number"),
+        ("turns: [14]", "turns: [0]", "arm 'outcome': budget 0: expected at least 1"),
+        ("kind: fixed", "kind: fixd", "Invalid enum value 'fixd'"),
+        ("weights: [1, 1, 2]", "weights: [1]", "one for each of the 3 budgets"),
+        ("lam: 0.9", "lam: 2", "lam 2: expected a number in [0, 1]"),
+        ("lam: 0.9", "lambda: 0.9", "unexpected keyword argument 'lambda'"),
+        ("mode: critic, lam: 0.9", "mode: terminal", "mode terminal reads no scores"),
+        ("seeds", "primary: {k: 1, t: 7}\nseeds", "primary.t 7: expected one of evaluation.turns"),
+        ("seeds", "primary: {k: 9, t: 8}\nseeds", "primary.k 9: expected 1 to"),
+        ("seeds", "training: {updates: 0}\nseeds", "training.updates: expected more than 0"),
+        ("seeds", "training: {rollouts: 1}\nseeds", "training.rollouts: expected 2 or more"),
+        ("seeds", "evaluation: {turns: [8, 8]}\nseeds", "evaluation.turns: expected different"),
+    ],
+)
+def test_contradictions_are_one_sentence(tmp_path: Path, old: str, new: str, said: str) -> None:
+    assert old in PLAIN
+    with pytest.raises(PRMError) as caught:
+        study(tmp_path, PLAIN.replace(old, new, 1))
+    message = str(caught.value)
+    assert said in message
+    assert message.startswith(str(tmp_path / "study.yaml"))
+    assert "\n" not in message
+
+
+def test_a_folder_goes_on_with_its_own_study_alone(tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    begin(study(tmp_path), folder)
+    begin(study(tmp_path), folder)
+    changed = PLAIN.replace("seeds: [0, 1]", "seeds: [0, 2]")
+    with pytest.raises(PRMError, match="another 'seeds': \\[0, 1\\]; this one has \\[0, 2\\]"):
+        begin(study(tmp_path, changed), folder)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").write_text("mine")
+    with pytest.raises(PRMError, match="expected a new or empty folder"):
+        begin(study(tmp_path), tmp_path / "full")
