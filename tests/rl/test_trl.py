@@ -308,7 +308,10 @@ def test_scorers_see_no_outcomes(tmp_path: Path) -> None:
 
     trained(settings(tmp_path), ShapingConfig("sum"), scorer=look)
     assert len(seen) == 12
-    assert {trace.outcome for trace in seen} == {Outcome()}
+    for trace in seen:
+        # How many turns are allowed is known before the episode begins.
+        assert trace.outcome == Outcome(max_turns=trace.outcome.max_turns)
+        assert trace.outcome.max_turns is not None
 
 
 def test_the_weight_of_the_process_follows_its_schedule(tmp_path: Path) -> None:
