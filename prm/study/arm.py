@@ -22,7 +22,7 @@ from prm.rl.desk.world import desk_tasks
 from prm.rl.rollout import roll_out
 from prm.rl.rollout_record import SamplingConfig, Start
 from prm.rl.step_scores import ScoreTraces
-from prm.study.config import BASE, Arm, StudyConfig
+from prm.study.config import BASE, RUNS, Arm, StudyConfig
 from prm.study.scores import oracle, placebo
 
 STEP_TOKENS, ROLLOUT_TOKENS = 16, 1024
@@ -36,6 +36,7 @@ def train_arm(
     config: StudyConfig, arm: Arm, seed: int, base: Path, scorer: Path | None, folder: Path
 ) -> None:
     """Train one arm with one seed and evaluate it; ``folder`` appears when all is done."""
+    from transformers import PrinterCallback
     from trl import GRPOConfig
 
     from prm.rl.trl import EnvironmentRollouts, StepGRPOTrainer
@@ -85,13 +86,14 @@ def train_arm(
                 max_tokens=ROLLOUT_TOKENS,
             ),
         )
+        trainer.remove_callback(PrinterCallback)  # it is all in log.jsonl
         trainer.train()
         seconds = time.perf_counter() - began
         save_policy(policy, path / "policy")
         (path / "log.jsonl").write_text(
             "".join(json.dumps(entry) + "\n" for entry in trainer.state.log_history)
         )
-        write_traces(evaluated(policy, arm.name, seed, config), path / "rollouts.jsonl.zst")
+        write_traces(evaluated(policy, arm.name, seed, config), path / RUNS)
         (path / "arm.json").write_text(
             json.dumps({"arm": arm.name, "seed": seed, "seconds": seconds})
         )
@@ -100,7 +102,7 @@ def train_arm(
 def evaluate_base(config: StudyConfig, base: Path, folder: Path) -> None:
     """Run the base policy on the tasks of the evaluation."""
     with atomic_folder(folder) as path:
-        write_traces(evaluated(load_policy(base), BASE, 0, config), path / "rollouts.jsonl.zst")
+        write_traces(evaluated(load_policy(base), BASE, 0, config), path / RUNS)
 
 
 def evaluated(policy: Policy, name: str, seed: int, config: StudyConfig) -> list[Trace]:

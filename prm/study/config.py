@@ -176,6 +176,8 @@ class StudyConfig(_Part, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 BASE = "base"
 """The name of the base policy in the report."""
+RUNS = "rollouts.jsonl.zst"
+"""The file of an arm with the runs of its evaluation."""
 
 
 def read_study(path: str | Path) -> StudyConfig:

@@ -16,16 +16,19 @@ import json
 import multiprocessing
 import os
 import re
+import signal
 import sys
 import time
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+import warnings
+from multiprocessing import connection
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 
 from prm.errors import PRMError
-from prm.study.config import BASE, Arm, StudyConfig
+from prm.study.config import BASE, RUNS, Arm, StudyConfig
 
 
 class Job(NamedTuple):
@@ -49,29 +52,47 @@ def run_study(config: StudyConfig, folder: Path, *, processes: int | None = None
     """
     begin(config, folder)
     base, scorer = _prepare(config, folder)
-    arms = [Job(arm, seed) for seed in config.seeds for arm in config.arms]
-    jobs = [job for job in [Job(None, 0), *arms] if not _place(folder, job).exists()]
+    jobs = [job for job in jobs_of(config) if not _place(folder, job).exists()]
+    waiting, running = list(reversed(jobs)), dict[BaseProcess, Job]()
     failed: dict[str, str] = {}
-    began, done = time.monotonic(), 0
-    # Two at least would run on any machine; a process has one thread, as tiny models like it.
-    workers = processes or max(1, os.cpu_count() or 1)
+    began = time.monotonic()
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, mp_context=context) as pool:
-        waiting: dict[Future[None], Job] = {
-            pool.submit(_run, config, job, base, scorer, _place(folder, job)): job for job in jobs
-        }
-        while waiting:
-            finished, _ = wait(waiting, return_when=FIRST_COMPLETED)
-            for future in finished:
-                job = waiting.pop(future)
-                done += 1
-                error = future.exception()
-                if error is not None:
-                    failed[job.name] = " ".join(f"{type(error).__name__}: {error}".split())
-                left = (time.monotonic() - began) / done * len(waiting)
-                _tell(job.name, "failed" if error else "done", done, len(jobs), left)
+    try:
+        while waiting or running:
+            while waiting and len(running) < (processes or os.cpu_count() or 1):
+                job = waiting.pop()
+                places = _place(folder, job), _error_file(folder, job)
+                process: BaseProcess = context.Process(
+                    target=_run, args=(config, job, base, scorer, *places)
+                )
+                process.start()
+                running[process] = job
+            ready = connection.wait([process.sentinel for process in running])
+            for process in [one for one in running if one.sentinel in ready]:
+                process.join()
+                job = running.pop(process)
+                if process.exitcode != 0:
+                    failed[job.name] = _reason(_error_file(folder, job), process.exitcode)
+                done = len(jobs) - len(waiting) - len(running)
+                left = (time.monotonic() - began) / done * (len(jobs) - done)
+                _tell(job.name, process.exitcode == 0, done, len(jobs), left)
+    finally:
+        for process in running:
+            process.terminate()
+            process.join()
     (folder / "failed.json").write_text(json.dumps(failed, indent=1) + "\n")
     return failed
+
+
+def jobs_of(config: StudyConfig) -> list[Job]:
+    """The base policy, then all arms with the first seed, and so on."""
+    return [Job(None, 0), *(Job(arm, seed) for seed in config.seeds for arm in config.arms)]
+
+
+def runs_of(config: StudyConfig, folder: Path) -> list[Path]:
+    """The files of the runs that are there."""
+    paths = [_place(folder, job) / RUNS for job in jobs_of(config)]
+    return [path for path in paths if path.exists()]
 
 
 def begin(config: StudyConfig, folder: Path) -> None:
@@ -113,24 +134,53 @@ def _prepare(config: StudyConfig, folder: Path) -> tuple[Path, Path | None]:
     return base, scorer
 
 
-def _run(config: StudyConfig, job: Job, base: Path, scorer: Path | None, place: Path) -> None:
-    """One job, in a process of its own."""
+def _run(
+    config: StudyConfig, job: Job, base: Path, scorer: Path | None, place: Path, reason: Path
+) -> None:
+    """One job, in a process of its own; why it failed goes to the file ``reason``."""
+    # Ctrl-C reaches all processes of a terminal; the study itself ends the others.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that nothing half done stays
     import torch
+    from transformers.utils import logging
 
     from prm.study.arm import evaluate_base, train_arm
 
+    # Several speak at once, so that only the study's own lines can be followed.
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()
+    warnings.simplefilter("ignore", FutureWarning)
     torch.set_num_threads(1)
-    if job.arm is None:
-        evaluate_base(config, base, place)
-    else:
-        train_arm(config, job.arm, job.seed, base, scorer, place)
+    try:
+        if job.arm is None:
+            evaluate_base(config, base, place)
+        else:
+            train_arm(config, job.arm, job.seed, base, scorer, place)
+    except Exception as error:
+        kind = "" if isinstance(error, PRMError) else f"{type(error).__name__}: "
+        reason.write_text(kind + " ".join(str(error).split()))
+        sys.exit(1)
+
+
+def _reason(path: Path, exit_code: int | None) -> str:
+    """Why a job failed; a process that was killed could not say."""
+    if not path.exists():
+        return f"its process ended with status {exit_code}"
+    reason = path.read_text()
+    path.unlink()
+    return reason
 
 
 def _place(folder: Path, job: Job) -> Path:
     return folder / "arms" / job.name
 
 
-def _tell(name: str, how: str, done: int, total: int, seconds_left: float) -> None:
+def _error_file(folder: Path, job: Job) -> Path:
+    return folder / f"{job.name}.error"
+
+
+def _tell(name: str, well: bool, done: int, total: int, seconds_left: float) -> None:
+    how = "done" if well else "failed"
     minutes = f", about {seconds_left / 60:.0f} min left" if done < total else ""
     _say(f"{done} of {total}: {name} {how}{minutes}")
 

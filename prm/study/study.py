@@ -37,7 +37,7 @@ def study(file: str, /, *, out: str, processes: int | None = None, bootstrap: in
     asked = read_study(file)
     folder = Path(out)
     failed = run_study(asked, folder, processes=processes)
-    measured = budget_report(_runs(folder), _options(asked, bootstrap))
+    measured = budget_report(_runs(asked, folder), _options(asked, bootstrap))
     # Made anew from the runs, so that it holds arms that were added by going on.
     shutil.rmtree(folder / "report", ignore_errors=True)
     write_report(measured, None, folder / "report")
@@ -61,6 +61,7 @@ def _options(config: StudyConfig, resamples: int) -> BudgetOptions:
     )
 
 
-def _runs(folder: Path) -> list[Trace]:
-    paths = sorted(folder.glob("arms/*/rollouts.jsonl.zst"))
-    return [trace for path in paths for trace in read_traces(str(path))]
+def _runs(config: StudyConfig, folder: Path) -> list[Trace]:
+    from prm.study.run import runs_of
+
+    return [trace for path in runs_of(config, folder) for trace in read_traces(path)]
