@@ -121,6 +121,8 @@ class ChatDialogue:
             parsed = self.tokenizer.parse_response(
                 text + end, self._reading, prefix=self._opening, tools=self._tools
             )
+            if any(end in text for text in parsed.values() if isinstance(text, str)):
+                return speech  # it was cut before the part that the end belongs to
             return _message(parsed, turn)
         except Exception:  # whatever a response template makes of any text
             return speech

@@ -6,6 +6,7 @@ breaks ends its own episode alone and is replaced.
 
 from __future__ import annotations
 
+import json
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -44,7 +45,10 @@ class Episode(ABC):
         """What :meth:`act` brings; an exception breaks the episode."""
         self.turns += 1
         try:
-            return self.act(action)
+            observations, reward = self.act(action)
+            # Half a surrogate pair, as names of files can have, is no text.
+            json.dumps(observations, ensure_ascii=False).encode()
+            return observations, reward
         except Exception:
             self.broken, self.terminated = True, False
             raise

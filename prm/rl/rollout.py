@@ -188,6 +188,8 @@ def draw(
         return logits.argmax(-1), torch.zeros(len(logits), device=logits.device)
     log_probs = (logits.float() / temperature).log_softmax(-1)
     cumulated = log_probs.double().exp().cumsum(-1)
+    if not bool(cumulated[:, -1].isfinite().all()):
+        raise PRMError("rollouts: the model's logits are not finite: its weights have diverged")
     heights = torch.from_numpy(uniforms).to(logits.device)[:, None] * cumulated[:, -1:]
     tokens = torch.searchsorted(cumulated, heights, right=True)
     return tokens[:, 0], log_probs.gather(-1, tokens)[:, 0]

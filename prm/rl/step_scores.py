@@ -46,14 +46,22 @@ def checked_scores(
         PRMError: another number of traces, of steps or of states came back, or none of the scores
             that the mode reads.
     """
-    found = list(score([_without_outcome(trace) for trace in traces]))
+    try:
+        found = [
+            TraceScores(np.asarray(actions, np.float64), np.asarray(states, np.float64))
+            for actions, states in score([_without_outcome(trace) for trace in traces])
+        ]
+    except (TypeError, ValueError) as error:
+        raise PRMError(
+            f"scores: expected TraceScores of numbers for each trace, found something else: {error}"
+        ) from error
     if len(found) != len(traces):
         raise PRMError(
             f"scores: expected those of {plural(len(traces), 'trace')}, found {len(found)}"
         )
     checked = []
     for trace, scores in zip(traces, found, strict=True):
-        actions, states = (np.asarray(part, dtype=np.float64) for part in scores)
+        actions, states = scores
         for kind, values, n in (
             ("action", actions, trace.n_steps),
             ("state", states, trace.n_steps + 1),

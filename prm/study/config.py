@@ -17,6 +17,8 @@ Unknown keys, contradictions and repeated names are refused here, before anythin
 
 from __future__ import annotations
 
+import math
+import re
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,6 +27,7 @@ import yaml
 
 from prm.errors import PRMError
 from prm.rl.budgets import BudgetCurriculum, BudgetMix, BudgetSampler, FixedBudget
+from prm.rl.desk.world import MAX_TURNS
 from prm.shaping import Estimator, ShapingConfig
 
 
@@ -145,13 +148,30 @@ class StudyConfig(_Part, frozen=True, kw_only=True, forbid_unknown_fields=True):
                 raise PRMError(f"arms: expected names other than {name!r}")
             if names.count(name) > 1:
                 raise PRMError(f"arms: expected different names, found {name!r} twice")
-        if not self.seeds or min(self.seeds) < 0:
-            raise PRMError(f"seeds: expected one at least, 0 or more each, found {self.seeds}")
+        places: dict[str, str] = {}
+        for name in names:
+            other = places.setdefault(file_name(name), name)
+            if not file_name(name) or len(name) > 100 or other != name:
+                raise PRMError(
+                    f"arms: expected names of 1 to 100 characters that differ in their letters and "
+                    f"digits, which name their folders, found {name!r:.120} and {other!r:.120}"
+                )
+        if not self.seeds or not all(0 <= seed < 2**32 for seed in self.seeds):
+            raise PRMError(
+                f"seeds: expected one at least, each from 0 to 2**32 - 1, found {self.seeds}"
+            )
         for seed in self.seeds:
             if self.seeds.count(seed) > 1:
                 raise PRMError(f"seeds: expected different ones, found {seed} twice")
-        _check_positive(self.training, "training")
-        _check_positive(self.evaluation, "evaluation")
+        for part in ("training", "evaluation", "base", "scorer"):
+            _check_positive(getattr(self, part), part)
+        for part in ("base", "scorer"):
+            folder = getattr(self, part).folder
+            if folder is not None and not Path(folder).is_dir():
+                raise PRMError(f"{part}.folder: expected a folder that is there, found {folder!r}")
+        for turns in self.evaluation.turns:
+            if turns > MAX_TURNS:
+                raise PRMError(f"evaluation.turns: expected at most {MAX_TURNS}, found {turns}")
         if self.training.rollouts < 2:
             raise PRMError("training.rollouts: expected 2 or more: a group compares its rollouts")
         if self.primary.t not in self.evaluation.turns:
@@ -167,6 +187,8 @@ class StudyConfig(_Part, frozen=True, kw_only=True, forbid_unknown_fields=True):
         for arm in self.arms:
             try:
                 arm.budget.sampler()
+                if max(arm.budget.turns) > MAX_TURNS:
+                    raise PRMError(f"budget: expected at most {MAX_TURNS} turns")
                 arm.shaping_config()
             except PRMError as error:
                 raise PRMError(f"arm {arm.name!r}: {error}") from None
@@ -195,11 +217,22 @@ def read_study(path: str | Path) -> StudyConfig:
     return config
 
 
+def file_name(name: str) -> str:
+    """The name of an arm as the name of a folder.
+
+    >>> file_name("outcome + critic")
+    'outcome-critic'
+    """
+    return re.sub(r"[^A-Za-z0-9]+", "-", name).strip("-")
+
+
 def _check_positive(part: _Part, name: str) -> None:
     for field in part.__struct_fields__:
         value = getattr(part, field)
+        if field == "folder":
+            continue
         values = value if isinstance(value, (list, tuple)) else [value]
-        if not values or not all(number > 0 for number in values):
+        if not values or not all(0 < number < math.inf for number in values):
             raise PRMError(f"{name}.{field}: expected more than 0, found {value}")
         if len(set(values)) != len(values):
             raise PRMError(f"{name}.{field}: expected different numbers, found {value}")

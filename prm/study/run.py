@@ -15,7 +15,6 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
-import re
 import signal
 import sys
 import time
@@ -23,12 +22,13 @@ import warnings
 from multiprocessing import connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
+from prm.data.atomic import atomic_output
 from prm.errors import PRMError
-from prm.study.config import BASE, RUNS, Arm, StudyConfig
+from prm.study.config import BASE, RUNS, Arm, StudyConfig, file_name
 
 
 class Job(NamedTuple):
@@ -42,7 +42,7 @@ class Job(NamedTuple):
         """Of the folder."""
         if self.arm is None:
             return BASE
-        return f"{re.sub(r'[^A-Za-z0-9]+', '-', self.arm.name).strip('-')}-s{self.seed}"
+        return f"{file_name(self.arm.name)}-s{self.seed}"
 
 
 def run_study(config: StudyConfig, folder: Path, *, processes: int | None = None) -> dict[str, str]:
@@ -75,12 +75,12 @@ def run_study(config: StudyConfig, folder: Path, *, processes: int | None = None
                     failed[job.name] = _reason(_error_file(folder, job), process.exitcode)
                 done = len(jobs) - len(waiting) - len(running)
                 left = (time.monotonic() - began) / done * (len(jobs) - done)
-                _tell(job.name, process.exitcode == 0, done, len(jobs), left)
+                _tell(job.name, failed.get(job.name), done, len(jobs), left)
     finally:
         for process in running:
             process.terminate()
             process.join()
-    (folder / "failed.json").write_text(json.dumps(failed, indent=1) + "\n")
+    _write_json(folder / "failed.json", failed)
     return failed
 
 
@@ -103,9 +103,12 @@ def begin(config: StudyConfig, folder: Path) -> None:
         if folder.exists() and any(folder.iterdir()):
             raise PRMError(f"{folder}: expected a new or empty folder, or that of a study")
         folder.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(mine, indent=1) + "\n")
+        _write_json(path, mine)
         return
-    theirs = json.loads(path.read_text())
+    try:
+        theirs = dict(json.loads(path.read_text()))
+    except (ValueError, TypeError) as error:
+        raise PRMError(f"{path}: expected the config of a study: {error}; remove it") from error
     for name in sorted({*mine, *theirs}):
         if mine.get(name) != theirs.get(name):
             raise PRMError(
@@ -179,8 +182,13 @@ def _error_file(folder: Path, job: Job) -> Path:
     return folder / f"{job.name}.error"
 
 
-def _tell(name: str, well: bool, done: int, total: int, seconds_left: float) -> None:
-    how = "done" if well else "failed"
+def _write_json(path: Path, value: dict[str, Any]) -> None:
+    with atomic_output(path) as file:
+        file.write((json.dumps(value, indent=1) + "\n").encode())
+
+
+def _tell(name: str, error: str | None, done: int, total: int, seconds_left: float) -> None:
+    how = "done" if error is None else f"failed: {error}"
     minutes = f", about {seconds_left / 60:.0f} min left" if done < total else ""
     _say(f"{done} of {total}: {name} {how}{minutes}")
 

@@ -34,10 +34,16 @@ def study(file: str, /, *, out: str, processes: int | None = None, bootstrap: in
 
     if processes is not None and processes < 1:
         raise PRMError(f"--processes: expected 1 or more, found {processes}")
+    if bootstrap != 0 and bootstrap < 20:
+        raise PRMError(f"--bootstrap: expected 0 or at least 20, found {bootstrap}")
     asked = read_study(file)
     folder = Path(out)
     failed = run_study(asked, folder, processes=processes)
-    measured = budget_report(_runs(asked, folder), _options(asked, bootstrap))
+    traces = _runs(asked, folder)
+    if not traces:
+        first, reason = next(iter(failed.items()))
+        raise PRMError(f"all arms failed; the first, {first}: {reason}")
+    measured = budget_report(traces, _options(asked, bootstrap))
     # Made anew from the runs, so that it holds arms that were added by going on.
     shutil.rmtree(folder / "report", ignore_errors=True)
     write_report(measured, None, folder / "report")

@@ -1,8 +1,8 @@
 """GRPO on desk with step rewards, on two cores: teach a base policy, train it, compare both.
 
     python training/rl/trl_desk.py --out out/rl                         outcome only, a fixed T
-    python training/rl/trl_desk.py --out out/rl --budget mix            BudgetMix
-    python training/rl/trl_desk.py --out out/rl --mode baseline --scorer out/desk/model
+    python training/rl/trl_desk.py --out out/mix --budget mix --turns 6 9 12
+    python training/rl/trl_desk.py --out out/step --mode baseline --scorer out/desk/model
 
 Prints Pass@(1,T) of the base policy and of the trained one on tasks that neither has seen, with
 intervals over tasks. Writes OUT/base, OUT/policy-SEED, and OUT/rollouts-SEED.jsonl.gz, the traces
@@ -22,7 +22,9 @@ from transformers import PrinterCallback, TrainerCallback
 from trl import GRPOConfig
 
 from prm import Scorer, ShapingConfig, StepRewardModel, write_traces
+from prm.data.atomic import check_new_folder
 from prm.data.trace import Trace
+from prm.errors import PRMError
 from prm.eval.evaluate_budget import evaluate_budget
 from prm.rl.budgets import BudgetCurriculum, BudgetMix, BudgetSampler, FixedBudget
 from prm.rl.desk.environment import Desk
@@ -38,11 +40,15 @@ STEP_TOKENS, ROLLOUT_TOKENS = 16, 1024
 def main() -> None:
     """Teach, train, and compare on tasks that neither policy has seen."""
     asked = arguments()
+    if asked.budget == "fixed" and len(asked.turns) > 1:
+        raise PRMError(f"--turns {asked.turns}: --budget fixed takes one")
+    trained_to = asked.out / f"policy-{asked.seed}"
+    check_new_folder(trained_to)
     asked.out.mkdir(parents=True, exist_ok=True)
     base = base_policy(asked.out / "base")
     traces = rollouts_of(base, "base", asked.turns, asked.test_tasks)
     trained = train(base, asked)
-    save_policy(trained, asked.out / f"policy-{asked.seed}")
+    save_policy(trained, trained_to)
     traces += rollouts_of(trained, "trained", asked.turns, asked.test_tasks)
     write_traces(traces, asked.out / f"rollouts-{asked.seed}.jsonl.gz")
     evaluate_budget([str(asked.out / f"rollouts-{asked.seed}.jsonl.gz")], source="rerun")

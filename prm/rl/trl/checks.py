@@ -15,6 +15,8 @@ def check_settings(
 ) -> None:
     """Raise a :class:`PRMError` with one sentence for the first contradiction."""
     mode = shaping.mode
+    if scorer is not None and not (isinstance(scorer, Scorer) or callable(scorer)):
+        raise PRMError(f"scorer: expected a Scorer or a function of traces, found {scorer!r:.60}")
     if mode != "terminal":
         kind = "state" if shaping.reads_states else "action"
         if scorer is None:

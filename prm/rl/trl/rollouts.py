@@ -103,6 +103,12 @@ class EnvironmentRollouts(Generic[TaskT]):
             )
         if args.temperature == 0:
             raise PRMError("temperature 0: tokens would not be drawn, and logits divided by 0")
+        groups = args.generation_batch_size // args.num_generations
+        if groups > len(self.tasks):
+            raise PRMError(
+                f"tasks: expected {groups} at least, as a batch takes so many groups, found "
+                f"{len(self.tasks)}: nothing would be trained"
+            )
         if args.use_vllm:
             raise PRMError("use_vllm: these rollouts are sampled from the trainer's own model")
         self._sampling(args)
