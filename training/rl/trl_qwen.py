@@ -33,6 +33,7 @@ from trl import GRPOConfig
 from trl.chat_template_utils import get_training_chat_template
 
 from prm import Scorer, ShapingConfig, StepRewardModel, write_traces
+from prm.data.atomic import check_new_folder
 from prm.data.trace import Trace
 from prm.rl.budgets import BudgetMix
 from prm.rl.chat import ChatDialogue
@@ -78,6 +79,7 @@ def rows(n: int, seed: int) -> list[dict[str, Any]]:
 def main() -> None:
     """Train, and write the model and all rollouts."""
     asked = arguments()
+    check_new_folder(asked.out / "model")
     asked.out.mkdir(parents=True, exist_ok=True)
     traces: list[Trace] = []
     trainer = ours(asked, traces) if asked.loop == "ours" else trls(asked, traces)
