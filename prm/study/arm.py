@@ -7,7 +7,6 @@ every T; ``log.jsonl``, what the trainer logged at each update; ``policy``, the 
 from __future__ import annotations
 
 import json
-import math
 import time
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from prm.data.atomic import atomic_folder
 from prm.data.files import write_traces
 from prm.data.trace import Trace
 from prm.rl.desk.environment import Desk
+from prm.rl.desk.grpo import ROLLOUT_TOKENS, STEP_TOKENS, desk_trainer
 from prm.rl.desk.policy import Policy, load_policy, save_policy
 from prm.rl.desk.world import desk_tasks
 from prm.rl.rollout import roll_out
@@ -25,7 +25,6 @@ from prm.rl.step_scores import ScoreTraces
 from prm.study.config import BASE, RUNS, Arm, StudyConfig
 from prm.study.scores import oracle, placebo
 
-STEP_TOKENS, ROLLOUT_TOKENS = 16, 1024
 AT_ONCE = 1000
 """Rollouts that are sampled side by side in the evaluation."""
 SEED_KEY = "training_seed"
@@ -36,57 +35,24 @@ def train_arm(
     config: StudyConfig, arm: Arm, seed: int, base: Path, scorer: Path | None, folder: Path
 ) -> None:
     """Train one arm with one seed and evaluate it; ``folder`` appears when all is done."""
-    from transformers import PrinterCallback
-    from trl import GRPOConfig
-
-    from prm.rl.trl import EnvironmentRollouts, StepGRPOTrainer
-
     policy = load_policy(base)
     training = config.training
-    size = training.groups * training.rollouts
-    at_once = math.gcd(size, 64)
     began = time.perf_counter()
     with atomic_folder(folder) as path:
-        trainer = StepGRPOTrainer(
-            policy.model,
-            args=GRPOConfig(
-                str(path / "trainer"),
-                max_steps=training.updates,
-                # Small models are bound by memory: a few rollouts at a time are faster.
-                per_device_train_batch_size=at_once,
-                gradient_accumulation_steps=size // at_once,
-                num_generations=training.rollouts,
-                learning_rate=training.learning_rate,
-                lr_scheduler_type="constant",
-                temperature=training.temperature,
-                scale_rewards="none",
-                loss_type="dr_grpo",
-                max_completion_length=ROLLOUT_TOKENS,
-                # dr_grpo divides by the longest completion there could be: gradients are small.
-                max_grad_norm=math.inf,
-                logging_steps=1,
-                save_strategy="no",
-                report_to="none",
-                disable_tqdm=True,
-                activation_checkpointing=False,
-                bf16=False,
-                use_cpu=True,
-                seed=seed,
-            ),
-            processing_class=policy.dialogue.tokenizer,
+        trainer = desk_trainer(
+            policy,
+            path / "trainer",
+            arm.budget.sampler(),
+            updates=training.updates,
+            groups=training.groups,
+            rollouts=training.rollouts,
+            learning_rate=training.learning_rate,
+            temperature=training.temperature,
+            seed=seed,
             shaping=arm.shaping_config(),
             estimator=arm.estimator,
             scorer=scores_of(arm, scorer),
-            rollouts=EnvironmentRollouts(
-                Desk(),
-                policy.dialogue,
-                desk_tasks(training.updates * training.groups, seed, "rl_train"),
-                arm.budget.sampler(),
-                max_step_tokens=STEP_TOKENS,
-                max_tokens=ROLLOUT_TOKENS,
-            ),
         )
-        trainer.remove_callback(PrinterCallback)  # it is all in log.jsonl
         trainer.train()
         seconds = time.perf_counter() - began
         save_policy(policy, path / "policy")

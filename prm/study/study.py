@@ -44,7 +44,7 @@ def study(file: str, /, *, out: str, processes: int | None = None, bootstrap: in
         first, reason = next(iter(failed.items()))
         raise PRMError(f"all arms failed; the first, {first}: {reason}")
     measured = budget_report(traces, _options(asked, bootstrap))
-    # Made anew from the runs, so that it holds arms that were added by going on.
+    # Made anew from the runs, so that it holds arms that failed before and are there now.
     shutil.rmtree(folder / "report", ignore_errors=True)
     write_report(measured, None, folder / "report")
     sys.stdout.buffer.write(as_table(measured).encode())

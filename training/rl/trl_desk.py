@@ -13,13 +13,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import time
 from pathlib import Path
 from typing import Any
 
-from transformers import PrinterCallback, TrainerCallback
-from trl import GRPOConfig
+from transformers import TrainerCallback
 
 from prm import Scorer, ShapingConfig, StepRewardModel, write_traces
 from prm.data.atomic import check_new_folder
@@ -28,13 +26,11 @@ from prm.errors import PRMError
 from prm.eval.evaluate_budget import evaluate_budget
 from prm.rl.budgets import BudgetCurriculum, BudgetMix, BudgetSampler, FixedBudget
 from prm.rl.desk.environment import Desk
+from prm.rl.desk.grpo import ROLLOUT_TOKENS, STEP_TOKENS, desk_trainer
 from prm.rl.desk.policy import Policy, load_policy, save_policy, teach
 from prm.rl.desk.world import desk_tasks
 from prm.rl.rollout import roll_out
 from prm.rl.rollout_record import SamplingConfig, Start
-from prm.rl.trl import EnvironmentRollouts, StepGRPOTrainer
-
-STEP_TOKENS, ROLLOUT_TOKENS = 16, 1024
 
 
 def main() -> None:
@@ -88,51 +84,23 @@ def train(base: Policy, asked: argparse.Namespace) -> Policy:
     fixed = asked.budget == "fixed"
     budget = FixedBudget(asked.turns[0]) if fixed else samplers[asked.budget](asked.turns)
     shaping = ShapingConfig(mode=asked.mode, process_weight=asked.process_weight, lam=asked.lam)
-    size = asked.groups * asked.rollouts
-    at_once = math.gcd(size, 64)
     scorer = None
     if asked.scorer is not None:
         scorer = Scorer(StepRewardModel.from_pretrained(asked.scorer))
-    trainer = StepGRPOTrainer(
-        base.model,
-        args=GRPOConfig(
-            str(asked.out / "trainer"),
-            max_steps=asked.steps,
-            # Small models are bound by memory: a few rollouts at a time pass through it faster.
-            per_device_train_batch_size=at_once,
-            gradient_accumulation_steps=size // at_once,
-            num_generations=asked.rollouts,
-            learning_rate=asked.learning_rate,
-            lr_scheduler_type="constant",
-            temperature=1.0,
-            scale_rewards="none",
-            loss_type="dr_grpo",
-            max_completion_length=ROLLOUT_TOKENS,
-            # dr_grpo divides by the longest completion there could be, so gradients are small.
-            max_grad_norm=math.inf,
-            logging_steps=5,
-            save_strategy="no",
-            report_to="none",
-            disable_tqdm=True,
-            activation_checkpointing=False,
-            bf16=False,
-            use_cpu=True,
-            seed=asked.seed,
-        ),
-        processing_class=base.dialogue.tokenizer,
+    trainer = desk_trainer(
+        base,
+        asked.out / "trainer",
+        budget,
+        updates=asked.steps,
+        groups=asked.groups,
+        rollouts=asked.rollouts,
+        learning_rate=asked.learning_rate,
+        seed=asked.seed,
+        logging_steps=5,
         shaping=shaping,
         scorer=scorer,
-        rollouts=EnvironmentRollouts(
-            Desk(),
-            base.dialogue,
-            desk_tasks(asked.steps * asked.groups, asked.seed, "rl_train"),
-            budget,
-            max_step_tokens=STEP_TOKENS,
-            max_tokens=ROLLOUT_TOKENS,
-        ),
         callbacks=[Progress()],
     )
-    trainer.remove_callback(PrinterCallback)
     trainer.train()
     print(f"budgets: {json.dumps(budget.describe())}")
     return Policy(base.model, base.dialogue)

@@ -38,9 +38,9 @@ def trace_of(
     >>> trace.n_steps, trace.outcome.status
     (1, 'completed')
     """
-    messages = [*_messages(prompt, "user"), *_messages(completion, "assistant")]
-    first = len(messages) - len(_messages(completion, "assistant"))
-    at = [i for i, m in enumerate(messages) if i >= first and m["role"] == "assistant"]
+    before, after = _messages(prompt, "user"), _messages(completion, "assistant")
+    messages = [*before, *after]
+    at = [i for i, m in enumerate(after, start=len(before)) if m["role"] == "assistant"]
     if not at:
         raise PRMError(f"completion {id}: expected an assistant message at least, found none")
     ended = not cut and at[-1] == len(messages) - 1 and not tool_calls(messages[-1])
