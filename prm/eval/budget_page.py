@@ -68,9 +68,16 @@ exact McNemar test.</dd>
 
 def page(report: BudgetReport, recovery: RecoveryReport | None = None) -> str:
     """The whole page as text; what comes from data is escaped."""
-    sections = [
+    return document("Success within a turn budget", lead(report), sections(report, recovery))
+
+
+def sections(
+    report: BudgetReport, recovery: RecoveryReport | None = None, *, curves: bool = True
+) -> list[str]:
+    """Everything below the lead; ``curves`` is False for a page that has drawn them already."""
+    parts = [
         _overview(report),
-        _pass_at(report),
+        _pass_at(report, curves=curves),
         _pass_hat(report),
         _robustness(report),
         _cost(report),
@@ -79,10 +86,10 @@ def page(report: BudgetReport, recovery: RecoveryReport | None = None) -> str:
         "" if recovery is None else recovery_section(recovery),
         section("How the numbers are made", METHOD),
     ]
-    return document("Success within a turn budget", _lead(report), filter(None, sections))
+    return [part for part in parts if part]
 
 
-def _lead(report: BudgetReport) -> str:
+def lead(report: BudgetReport) -> str:
     """What was measured, in one paragraph, and what a reader has to know."""
     policies = report.policies.values()
     sizes = sorted({one.n_tasks for one in policies})
@@ -126,13 +133,15 @@ def _overview(report: BudgetReport) -> str:
     return section("Policies", table(caption, "policy", columns, [Group(None, rows)]))
 
 
-def _pass_at(report: BudgetReport) -> str:
+def _pass_at(report: BudgetReport, *, curves: bool) -> str:
     lowest = report.k[0]
-    figure = picture(
-        as_svg(curves_figure(report)),
-        f"Curves of Pass@({lowest},T) over T; the numbers are in the table that follows.",
-        f"Pass@({lowest},T) over the budget on a log scale, with the interval of each point.",
-    )
+    figure = ""
+    if curves:
+        figure = picture(
+            as_svg(curves_figure(report)),
+            f"Curves of Pass@({lowest},T) over T; the numbers are in the table that follows.",
+            f"Pass@({lowest},T) over the budget on a log scale, with the interval of each point.",
+        )
     caption = "Pass@(K,T), the deeper the colour the higher, with the interval of each cell."
     return section(
         "Pass@(K,T): at least one of K runs succeeds",

@@ -181,7 +181,7 @@ def budget_report(traces: Sequence[Trace], options: BudgetOptions | None = None)
         )._replace(groups=by_group(tables[policy], groups, layout, cell, options))
         for policy in tables
     }
-    pairs = list(combinations(tables, 2))
+    pairs = _pairs(list(tables), options.against)
     strangers = [(a, b) for a, b in pairs if not common_tasks([tables[a], tables[b]]).any()]
     if pairs and len(strangers) == len(pairs):
         a, b = pairs[0]
@@ -203,6 +203,16 @@ def budget_report(traces: Sequence[Trace], options: BudgetOptions | None = None)
         comparisons=with_holm(comparisons),
         notes=list(_notes(source, runs, t, k, policies, tables, strangers)),
     )
+
+
+def _pairs(policies: Sequence[str], against: str | None) -> list[tuple[str, str]]:
+    if against is None:
+        return list(combinations(policies, 2))
+    if against not in policies:
+        raise PRMError(
+            f"--against: expected a policy of {', '.join(map(repr, policies))}, found {against!r}"
+        )
+    return [(policy, against) for policy in policies if policy != against]
 
 
 def _limits(runs: Mapping[str, Mapping[str, Sequence[Trace]]], t: Sequence[int]) -> Iterator[str]:

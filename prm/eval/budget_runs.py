@@ -38,6 +38,8 @@ class BudgetOptions:
     """None = the budgets of the runs, or Fibonacci numbers up to that budget."""
     primary: tuple[int, int] | None = None
     """(K, T). None = (least K, largest T)."""
+    against: str | None = None
+    """The policy that all others are compared with; None = every pair is compared."""
     by: str | None = None
     """Key of ``meta`` that groups the tasks."""
     seed_key: str | None = None

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from prm.errors import printable
+from prm.errors import PRMError, printable
 from prm.eval.budget_report import BudgetReport
 from prm.eval.budget_statistics import Comparison
 from prm.eval.estimate import Estimate
@@ -105,6 +105,20 @@ def listed(numbers: Sequence[int]) -> str:
     '1, 2, 5'
     """
     return ", ".join(map(str, numbers))
+
+
+def cell_of(primary: str | None) -> tuple[int, int] | None:
+    """The (K, T) that somebody wrote; a :class:`PRMError` for anything else.
+
+    >>> cell_of("1,10")
+    (1, 10)
+    """
+    if primary is None:
+        return None
+    parts = primary.split(",")
+    if len(parts) != 2 or not all(part.strip().isdecimal() for part in parts):
+        raise PRMError(f"--primary: expected K,T such as 1,10, found {primary!r}")
+    return int(parts[0]), int(parts[1])
 
 
 def chief_pairs(report: BudgetReport) -> list[Comparison]:

@@ -21,7 +21,7 @@ from prm.errors import PRMError, plural, printable
 from prm.eval.budget_report import BudgetReport, budget_report
 from prm.eval.budget_runs import BudgetOptions, Source
 from prm.eval.budget_statistics import Comparison
-from prm.eval.budget_words import SUMMARIES, chief_pairs, number, p_value, turns, verdict
+from prm.eval.budget_words import SUMMARIES, cell_of, chief_pairs, number, p_value, turns, verdict
 from prm.eval.estimate import Estimate
 from prm.eval.recovery import PolicyRecovery, RecoveryReport, recovery_report
 
@@ -38,6 +38,7 @@ def evaluate_budget(
     k: list[int] | None = None,
     t: list[int] | None = None,
     primary: str | None = None,
+    against: str | None = None,
     by: str | None = None,
     seed_key: str | None = None,
     success_at: float | None = None,
@@ -66,6 +67,7 @@ def evaluate_budget(
         t: Turn budgets, such as 1 2 3 5 10; the budgets of the runs, or Fibonacci numbers, if
             absent.
         primary: The cell to report first, as K,T; 1 and the largest T if absent.
+        against: Policy that all others are compared with; every pair is compared if absent.
         by: Key of meta that groups the tasks, such as hardness.
         seed_key: Key of meta that tells training seeds of one policy apart.
         success_at: A run whose source does not say so succeeded when its reward is at least this.
@@ -83,7 +85,8 @@ def evaluate_budget(
         source=source,
         k=None if k is None else tuple(k),
         t=None if t is None else tuple(t),
-        primary=_cell(primary),
+        primary=cell_of(primary),
+        against=against,
         by=by,
         seed_key=seed_key,
         target=target,
@@ -108,15 +111,6 @@ def evaluate_budget(
         write_report(measured, recovery, Path(out))
     text = as_json(measured, recovery) if json else as_table(measured, recovery)
     sys.stdout.buffer.write(text.encode())
-
-
-def _cell(primary: str | None) -> tuple[int, int] | None:
-    if primary is None:
-        return None
-    parts = primary.split(",")
-    if len(parts) != 2 or not all(part.strip().isdecimal() for part in parts):
-        raise PRMError(f"--primary: expected K,T such as 1,10, found {primary!r}")
-    return int(parts[0]), int(parts[1])
 
 
 def _with_success(traces: list[Trace], success_at: float | None) -> list[Trace]:

@@ -70,6 +70,8 @@ class Arm(_Part, frozen=True, kw_only=True, forbid_unknown_fields=True):
     scores: Literal["model", "oracle", "placebo"] = "model"
     """Who scores: the step reward model; the exact value; the model, but with the scores of other
     traces (shuffled over the batch)."""
+    turns_shown: bool = True
+    """Whether the agent is told how many turns are left, in training and in the evaluation."""
 
     def shaping_config(self) -> ShapingConfig:
         """The blend; :class:`PRMError` for what it refuses."""
@@ -86,6 +88,8 @@ class Base(_Part, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Of supervised learning (``PolicyConfig.steps``)."""
     folder: str | None = None
     """A policy that was saved before, in place of teaching one."""
+    hidden_folder: str | None = None
+    """The same for the arms that are not told how many turns are left."""
 
 
 class ScorerSize(_Part, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -95,6 +99,7 @@ class ScorerSize(_Part, frozen=True, kw_only=True, forbid_unknown_fields=True):
     epochs: int = 2
     layers: int = 2
     width: int = 64
+    learning_rate: float = 1.5e-3
     folder: str | None = None
     """A model that was trained before, in place of training one."""
 
@@ -117,6 +122,8 @@ class Evaluation(_Part, frozen=True, kw_only=True, forbid_unknown_fields=True):
     turns: tuple[int, ...] = (6, 8, 10, 12, 14)
     tasks: int = 200
     samples: int = 4
+    states: int = 300
+    """Fixed states of neutral agents in which single decisions are judged."""
 
 
 class Primary(_Part, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -138,13 +145,19 @@ class StudyConfig(_Part, frozen=True, kw_only=True, forbid_unknown_fields=True):
     evaluation: Evaluation = Evaluation()
     primary: Primary = Primary()
 
+    @property
+    def kinds_of_base(self) -> list[bool]:
+        """Whether turns are shown, for each base policy that is needed."""
+        hidden = [False] if any(not arm.turns_shown for arm in self.arms) else []
+        return [True, *hidden]
+
     def check(self) -> None:
         """Raise a :class:`PRMError` for the first contradiction."""
         if not self.arms:
             raise PRMError("arms: expected one at least, found none")
         names = [arm.name for arm in self.arms]
         for name in names:
-            if not name.strip() or name == BASE:
+            if not name.strip() or name in RESERVED:
                 raise PRMError(f"arms: expected names other than {name!r}")
             if names.count(name) > 1:
                 raise PRMError(f"arms: expected different names, found {name!r} twice")
@@ -165,10 +178,13 @@ class StudyConfig(_Part, frozen=True, kw_only=True, forbid_unknown_fields=True):
                 raise PRMError(f"seeds: expected different ones, found {seed} twice")
         for part in ("training", "evaluation", "base", "scorer"):
             _check_positive(getattr(self, part), part)
-        for part in ("base", "scorer"):
-            folder = getattr(self, part).folder
+        for name, folder in (
+            ("base.folder", self.base.folder),
+            ("base.hidden_folder", self.base.hidden_folder),
+            ("scorer.folder", self.scorer.folder),
+        ):
             if folder is not None and not Path(folder).is_dir():
-                raise PRMError(f"{part}.folder: expected a folder that is there, found {folder!r}")
+                raise PRMError(f"{name}: expected a folder that is there, found {folder!r}")
         for turns in self.evaluation.turns:
             if turns > MAX_TURNS:
                 raise PRMError(f"evaluation.turns: expected at most {MAX_TURNS}, found {turns}")
@@ -196,10 +212,13 @@ class StudyConfig(_Part, frozen=True, kw_only=True, forbid_unknown_fields=True):
                 raise PRMError(f"arm {arm.name!r}: mode terminal reads no scores {arm.scores!r}")
 
 
-BASE = "base"
-"""The name of the base policy in the report."""
-RUNS = "rollouts.jsonl.zst"
-"""The file of an arm with the runs of its evaluation."""
+BASE, BASE_HIDDEN = "base", "base, turns hidden"
+"""The names of the base policies in the report: told how many turns are left, or not."""
+OPTIMUM, RANDOM = "exact optimum", "random"
+"""The names of the agents that are known in full."""
+SCRIPTED = {OPTIMUM: "optimal", RANDOM: "random"}
+"""Their names in ``prm.rl.desk.agents``."""
+RESERVED = (BASE, BASE_HIDDEN, *SCRIPTED)
 
 
 def read_study(path: str | Path) -> StudyConfig:
@@ -229,7 +248,7 @@ def file_name(name: str) -> str:
 def _check_positive(part: _Part, name: str) -> None:
     for field in part.__struct_fields__:
         value = getattr(part, field)
-        if field == "folder":
+        if field.endswith("folder"):
             continue
         values = value if isinstance(value, (list, tuple)) else [value]
         if not values or not all(0 < number < math.inf for number in values):

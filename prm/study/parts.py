@@ -19,22 +19,22 @@ from prm.data.trace import Trace
 from prm.rl.desk.agents import AGENTS
 from prm.rl.desk.play import Run, play
 from prm.rl.desk.policy import PolicyConfig, save_policy, teach
-from prm.rl.desk.world import desk_tasks
+from prm.rl.desk.world import DeskConfig, desk_tasks
 from prm.study.config import StudyConfig
 
 OUTCOME = "outcome"
 """Name of the labels."""
 
 
-def teach_base(config: StudyConfig, folder: Path) -> None:
+def teach_base(config: StudyConfig, folder: Path, turns_shown: bool) -> None:
     """Teach the base policy and save it."""
-    save_policy(teach(PolicyConfig(steps=config.base.steps)), folder)
+    save_policy(teach(PolicyConfig(steps=config.base.steps, show_turns=turns_shown)), folder)
 
 
 def train_scorer(config: StudyConfig, folder: Path) -> None:
     """Train a small decoder from scratch to tell from a state how the episode will end."""
     from prm.model.build import DecoderConfig
-    from prm.training.config import TrainConfig
+    from prm.training.config import OptimizerConfig, TrainConfig
     from prm.training.train import train
 
     size = config.scorer
@@ -47,19 +47,29 @@ def train_scorer(config: StudyConfig, folder: Path) -> None:
                 out=str(folder),
                 label=OUTCOME,
                 state_label=OUTCOME,
-                decoder=DecoderConfig(layers=size.layers, width=size.width),
+                decoder=DecoderConfig(layers=size.layers, width=size.width, vocabulary=1024),
+                optimizer=OptimizerConfig(learning_rate=size.learning_rate),
+                batch_tokens=4096,
                 trainer={"max_epochs": size.epochs},
             )
         )
 
 
 def _scripted(config: StudyConfig) -> list[Trace]:
-    """Traces of every scripted agent at the budgets of the evaluation, labelled by outcome."""
+    """Traces of every scripted agent at the budgets of the evaluation, labelled by outcome.
+
+    Where some arms do not show the turns left, neither do the traces of every other task.
+    """
     rng = np.random.default_rng(0)
-    runs = [
-        Run(task, name, int(rng.choice(config.evaluation.turns)), sample)
-        for task in desk_tasks(config.scorer.tasks, 1, "train")
-        for sample, name in enumerate(AGENTS)
-    ]
+    tasks = desk_tasks(config.scorer.tasks, 1, "train")
+    kinds = config.kinds_of_base
+    traces = []
+    for place, shown in enumerate(kinds):
+        runs = [
+            Run(task, name, int(rng.choice(config.evaluation.turns)), sample)
+            for task in tasks[place :: len(kinds)]
+            for sample, name in enumerate(AGENTS)
+        ]
+        traces += play(runs, 1, DeskConfig(show_turns=shown), thoughts=True)
     options = LabelOptions(name=OUTCOME, gamma=1.0, threshold=None)
-    return list(label_traces(play(runs, 1, thoughts=True), "outcome", options, Diagnostics()))
+    return list(label_traces(traces, "outcome", options, Diagnostics()))

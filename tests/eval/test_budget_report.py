@@ -399,6 +399,16 @@ class TestComparisons:
         assert two.comparisons[0].primary == found.comparisons[0].primary
         assert two.policies["a"].pass_at == found.policies["a"].pass_at
 
+    def test_against_one_policy_leaves_out_the_pairs_of_others(self) -> None:
+        traces = [trace for name in "abc" for trace in runs(name, random_turns(seed=ord(name)))]
+        every = {(c.a, c.b): c for c in budget_report(traces).comparisons}
+        one = budget_report(traces, BudgetOptions(against="b")).comparisons
+        assert [(c.a, c.b) for c in one] == [("a", "b"), ("c", "b")]
+        np.testing.assert_allclose(one[0].difference, every["a", "b"].difference)
+        np.testing.assert_allclose(one[1].difference, -every["b", "c"].difference)
+        with pytest.raises(PRMError, match="--against: expected a policy of 'a', 'b', 'c', found"):
+            budget_report(traces, BudgetOptions(against="d"))
+
     def test_regret(self) -> None:
         """The best policy has none; every other lacks what it lacks of the best."""
         best = [[1, 2], *[[1, 1]] * 39]

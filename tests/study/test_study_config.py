@@ -8,7 +8,7 @@ import pytest
 
 from prm.errors import PRMError
 from prm.study.config import StudyConfig, read_study
-from prm.study.run import Job, begin
+from prm.study.layout import Job, begin
 
 ROOT = Path(__file__).parents[2]
 PLAIN = """
@@ -39,9 +39,9 @@ def test_the_fields_of_a_file_are_the_study(tmp_path: Path) -> None:
 @pytest.mark.parametrize("path", sorted((ROOT / "eval" / "studies").glob("*.yaml")))
 def test_the_studies_that_come_along_are_sound(path: Path) -> None:
     config = read_study(path)
-    assert len({Job(arm, seed).name for arm in config.arms for seed in config.seeds}) == len(
-        config.arms
-    ) * len(config.seeds)
+    assert len(
+        {Job(arm.name, arm, seed).name for arm in config.arms for seed in config.seeds}
+    ) == len(config.arms) * len(config.seeds)
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,9 @@ def test_a_folder_goes_on_with_its_own_study_alone(tmp_path: Path) -> None:
     begin(study(tmp_path), folder)
     begin(study(tmp_path), folder)
     changed = PLAIN.replace("seeds: [0, 1]", "seeds: [0, 2]")
-    with pytest.raises(PRMError, match="another 'seeds': \\[0, 1\\]; this one has \\[0, 2\\]"):
+    with pytest.raises(
+        PRMError, match=r"it holds a study with seeds\[1\] 1, and this one has 2; give a new folder"
+    ):
         begin(study(tmp_path, changed), folder)
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "file").write_text("mine")

@@ -12,10 +12,10 @@ from prm.data.files import read_traces
 from prm.rl.desk.policy import PolicyConfig, save_policy, teach
 
 STUDY = """
-base: {{folder: {base}}}
+base: {{folder: {base}, hidden_folder: {base}}}
 scorer: {{folder: {scorer}}}
 training: {{updates: 1, groups: 2, rollouts: 2}}
-evaluation: {{turns: [5, 6], tasks: 2, samples: 2}}
+evaluation: {{turns: [5, 6], tasks: 2, samples: 2, states: 3}}
 primary: {{k: 1, t: 6}}
 seeds: [3]
 arms:
@@ -25,6 +25,7 @@ arms:
     shaping: {{mode: critic, lam: 0.5}}
     scores: oracle
   - {{name: with a model, budget: {{kind: fixed, turns: [6]}}, shaping: {{mode: sum}}}}
+  - {{name: hidden, budget: {{kind: fixed, turns: [6]}}, turns_shown: false}}
 """
 
 
@@ -49,7 +50,9 @@ def test_a_study(config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "outcome + oracle" in printed.out
     assert (out / "report" / "report.html").is_file()
     done = {path.name: path.stat().st_mtime_ns for path in (out / "arms").iterdir()}
-    assert set(done) == {"base", "outcome-s3", "outcome-oracle-s3"}
+    known = {"base", "base-turns-hidden", "exact-optimum", "random"}
+    assert set(done) == {*known, "outcome-s3", "outcome-oracle-s3", "hidden-s3"}
+    assert {path.stem for path in (out / "measured").iterdir()} == set(done)
     tasks = {
         name: {
             (t.task_id, t.outcome.max_turns, t.meta["sample"])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from prm.rl.budgets import BudgetSampler
 from prm.rl.desk.environment import Desk
-from prm.rl.desk.world import desk_tasks
+from prm.rl.desk.world import DeskConfig, desk_tasks
 
 if TYPE_CHECKING:
     from prm.rl.desk.policy import Policy
@@ -32,6 +32,7 @@ def desk_trainer(
     seed: int,
     temperature: float = 1.0,
     logging_steps: int = 1,
+    desk: DeskConfig | None = None,
     **step_grpo: Any,
 ) -> StepGRPOTrainer:
     """A trainer of the policy on fresh tasks of the split ``rl_train``; it prints no logs.
@@ -45,6 +46,7 @@ def desk_trainer(
         seed: of tasks, budgets, luck and tokens.
         temperature: of sampling, and of what is differentiated.
         logging_steps: updates between two entries of ``trainer.state.log_history``.
+        desk: the environment's parameters; its default ones if absent.
         **step_grpo: shaping, scorer, estimator, callbacks and others of ``StepGRPOTrainer``.
     """
     from transformers import PrinterCallback
@@ -81,9 +83,9 @@ def desk_trainer(
         ),
         processing_class=policy.dialogue.tokenizer,
         rollouts=EnvironmentRollouts(
-            Desk(),
+            Desk(desk),
             policy.dialogue,
-            desk_tasks(updates * groups, seed, "rl_train"),
+            desk_tasks(updates * groups, seed, "rl_train", desk),
             budget,
             max_step_tokens=STEP_TOKENS,
             max_tokens=ROLLOUT_TOKENS,

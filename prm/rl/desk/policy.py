@@ -44,6 +44,8 @@ class PolicyConfig:
     n_heads: int = 4
     hops: tuple[int, ...] = (0, 1, 2, 3, 4)
     """Links of the tasks that are shown."""
+    show_turns: bool = True
+    """Whether the traces say how many turns are left; the tokens of both are the same."""
     n_tasks: int = 4000
     samples: int = 4
     """Traces of a task, each of another teacher."""
@@ -132,7 +134,7 @@ def load_policy(folder: str | Path) -> Policy:
 
 def _lessons(config: PolicyConfig, seed: int) -> list[Trace]:
     """The traces that are imitated, every task by several teachers and with budgets of its own."""
-    desk = DeskConfig(hops=config.hops)
+    desk = DeskConfig(hops=config.hops, show_turns=config.show_turns)
     rng = np.random.default_rng(seed)
     runs = []
     for task in desk_tasks(config.n_tasks, seed, "train", desk):
