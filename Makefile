@@ -1,4 +1,4 @@
-# make demo   trains on the embedded corpus, scores it, prints the table
+# make demo   trains a few policies with and without process rewards, and reports; goes on if stopped
 # make test   lints, type-checks, tests
 # make results   makes the committed figures and tables of eval/results anew
 # All need nothing but Python >= 3.11; the virtual environment is made in .venv.
@@ -21,10 +21,7 @@ $(STAMP): pyproject.toml constraints.txt
 	touch $@
 
 demo: $(STAMP)
-	rm -rf out/desk
-	$(BIN)/prm train --config training/desk.yaml --out out/desk/model
-	$(BIN)/prm score data/desk/test.parquet --model out/desk/model --out out/desk/scored.jsonl
-	$(BIN)/prm eval steps out/desk/scored.jsonl --label optimal --rank-label q --state-label v --train data/desk/train.parquet
+	$(BIN)/prm study eval/studies/quick.yaml --out out/study
 
 results: $(STAMP)
 	$(BIN)/python eval/results/make.py
