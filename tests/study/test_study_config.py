@@ -52,6 +52,7 @@ def test_the_studies_that_come_along_are_sound(path: Path) -> None:
         ("seeds: [0, 1]", "seeds: [-1]", "each from 0 to 2**32 - 1"),
         ("seeds: [0, 1]", "seeds: [0]\nspeed: 3", "unknown field `speed`"),
         ("seeds: [0, 1]", "seeds: [0", "expected the YAML of a study"),
+        ("name: outcome", "name: outcome, tasks: 5", "unknown field `tasks` - at `$.arms[0]`"),
         ("name: outcome", "name: mix + critic", "'mix + critic' twice"),
         ("name: outcome", "name: mix critic", "that differ in their letters and digits"),
         ("name: outcome", "name: '!!'", "names of 1 to 100 characters"),

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 STEP_TOKENS, ROLLOUT_TOKENS = 16, 1024
 """Longest step and longest rollout."""
-_AT_ONCE = 64
+_AT_ONCE = 32
 """Rollouts in a backward pass: small models are bound by memory, so that more would be slower."""
 
 

@@ -20,7 +20,7 @@ Logged beside TRL's own numbers, by batch of rollouts:
     prm/log_prob_difference mean |log-probability when drawn − when differentiated|, on policy
     prm/seconds/…           sampling (by EnvironmentRollouts) and scoring
 
-Written against TRL 1.16, of which it overrides six methods. Left out: the VESPO loss, whose
+Written against TRL 1.16, of which it overrides seven methods. Left out: the VESPO loss, whose
 weights are for one advantage a trajectory, and TRL's scaling of rewards except in mode terminal
 (``ShapingConfig.normalise`` has it).
 """
@@ -48,6 +48,7 @@ from prm.model.predict import TraceScores
 from prm.rl.credit import Credit, Scored, outcome_scale, step_credit
 from prm.rl.rollout_record import Rollout
 from prm.rl.step_scores import ScoreTraces, checked_scores, trace_scores, with_scores
+from prm.rl.trl.batches import by_length, may_sort
 from prm.rl.trl.checks import check_settings
 from prm.rl.trl.report import Row, numbers, success_of_groups
 from prm.rl.trl.rollouts import EnvironmentRollouts, environment_reward
@@ -93,6 +94,9 @@ class StepGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         PRMError: settings that contradict each other, at once; during training, scores that do
             not fit their traces.
     """
+
+    _buffered_inputs: Any
+    """TRL's: the micro-batches of the last generation."""
 
     def __init__(
         self,
@@ -267,6 +271,17 @@ class StepGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
             metrics[f"prm/{name}"].append(value)
         if training and self.rollouts is not None:
             self.rollouts.observe(success_of_groups(rows, size))
+
+    def _prepare_inputs(self, generation_batch: Any) -> Any:
+        """TRL's micro-batches, dealt out by length where that leaves the loss as it is."""
+        before = self._buffered_inputs
+        inputs = super()._prepare_inputs(generation_batch)
+        if self._buffered_inputs is before or not may_sort(self.args):
+            return inputs
+        self._buffered_inputs = by_length(
+            self._buffered_inputs, self.args.gradient_accumulation_steps
+        )
+        return self._buffered_inputs[self._step % self.args.steps_per_generation]
 
     def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> Any:
         found = super()._get_per_token_logps_and_entropies(*args, **kwargs)
