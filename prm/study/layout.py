@@ -64,6 +64,19 @@ class Parts(NamedTuple):
         assert path is not None
         return path
 
+    def needed_by(self, job: Job) -> list[Path]:
+        """The parts that a job needs."""
+        if job.policy in SCRIPTED:
+            return []
+        base = self.base(job.turns_shown)
+        asked = job.arm is not None and asks_model(job.arm)
+        return [base, self.scorer] if asked and self.scorer is not None else [base]
+
+
+def asks_model(arm: Arm) -> bool:
+    """Whether the step reward model scores in this arm."""
+    return arm.shaping_config().mode != "terminal" and arm.scores != "oracle"
+
 
 def jobs_of(config: StudyConfig) -> list[Job]:
     """The policies that are known or given, then all arms with the first seed, and so on."""
@@ -80,9 +93,7 @@ def parts_of(config: StudyConfig, folder: Path) -> Parts:
     hidden = None
     if False in config.kinds_of_base:
         hidden = Path(base.hidden_folder or folder / file_name(BASE_HIDDEN))
-    asked = any(
-        arm.shaping_config().mode != "terminal" and arm.scores != "oracle" for arm in config.arms
-    )
+    asked = any(map(asks_model, config.arms))
     return Parts(
         Path(base.folder or folder / BASE),
         hidden,

@@ -27,25 +27,38 @@ class Work(NamedTuple):
     name: str
     do: Callable[..., None]
     args: tuple[Any, ...]
+    needs: tuple[str, ...] = ()
+    """Names of other work that must be done before; it fails where one of them does."""
     long: bool = True
     """Whether the time left is estimated from it."""
 
 
 def in_processes(works: Sequence[Work], folder: Path, processes: int | None) -> dict[str, str]:
-    """Do all of it, in the order given, ``processes`` (the cores, if None) at a time.
+    """Do all of it, in the order given as far as needs allow, ``processes`` (the cores, if None) at
+    a time.
 
     Progress goes to stderr. Returns the reasons of those that failed, by name; while it runs they
     are kept as files in ``folder``.
     """
     at_once = processes or os.cpu_count() or 1
-    waiting, running = list(reversed(works)), dict[BaseProcess, tuple[Work, float]]()
+    waiting, running = list(works), dict[BaseProcess, tuple[Work, float]]()
     failed: dict[str, str] = {}
     took: list[float] = []
     context = multiprocessing.get_context("spawn")
+
+    def tell(work: Work) -> None:
+        done = len(works) - len(waiting) - len(running)
+        to_do = sum(float(one.long) for one in waiting)
+        to_do += sum(one.long / 2 for one, _ in running.values())
+        left = sum(took) / len(took) * to_do / at_once if took and to_do else None
+        _tell(work.name, failed.get(work.name), done, len(works), left)
+
     try:
         while waiting or running:
-            while waiting and len(running) < at_once:
-                work = waiting.pop()
+            open_ = {work.name for work in (*waiting, *(work for work, _ in running.values()))}
+            able = [work for work in waiting if open_.isdisjoint(work.needs)]
+            for work in able[: at_once - len(running)]:
+                waiting.remove(work)
                 process: BaseProcess = context.Process(
                     target=_do, args=(work, _reason_file(folder, work))
                 )
@@ -59,17 +72,27 @@ def in_processes(works: Sequence[Work], folder: Path, processes: int | None) -> 
                     took.append(time.monotonic() - began)
                 if process.exitcode != 0:
                     failed[work.name] = _reason(_reason_file(folder, work), process.exitcode)
-                done = len(works) - len(waiting) - len(running)
-                to_do = sum(one.long for one in waiting)
-                to_do += sum(one.long for one, _ in running.values()) / 2
-                left = sum(took) / len(took) * to_do / at_once if took and to_do else None
-                _tell(work.name, failed.get(work.name), done, len(works), left)
+                tell(work)
+            for work in _lost(waiting, failed):
+                waiting.remove(work)
+                tell(work)
     finally:
         for process in running:
             process.terminate()
         for process in running:
             process.join()
     return failed
+
+
+def _lost(waiting: Sequence[Work], failed: dict[str, str]) -> list[Work]:
+    """Work that needs what failed; why goes to ``failed``."""
+    lost = []
+    for work in waiting:
+        missing = [name for name in work.needs if name in failed]
+        if missing:
+            failed[work.name] = f"it needs {missing[0]}, which failed: {failed[missing[0]]}"
+            lost.append(work)
+    return lost
 
 
 def say(text: str) -> None:

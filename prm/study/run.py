@@ -11,7 +11,6 @@ from pathlib import Path
 import msgspec
 
 from prm.data.atomic import atomic_output
-from prm.errors import PRMError
 from prm.study.config import SCRIPTED, StudyConfig
 from prm.study.layout import (
     POLICY,
@@ -25,46 +24,46 @@ from prm.study.layout import (
     place_of,
     write_json,
 )
-from prm.study.processes import Work, in_processes, say
+from prm.study.processes import Work, in_processes
 
 
 def run_study(config: StudyConfig, folder: Path, *, processes: int | None = None) -> dict[str, str]:
-    """Do what is missing of a study; the arms that failed, with the reason of each.
+    """Do what is missing of a study; what failed, by name, with the reasons.
 
-    Raises :class:`PRMError` when ``folder`` holds another study, or a base policy or the step
-    reward model cannot be had.
+    Raises :class:`PRMError` when ``folder`` holds another study.
     """
     begin(config, folder)
     parts = parts_of(config, folder)
-    _prepare(config, parts, folder, processes)
+    shared = _shared(config, parts)
     works = [
-        Work(job.name, _run, (config, job, parts, folder), long=job.arm is not None)
+        Work(
+            job.name,
+            _run,
+            (config, job, parts, folder),
+            needs=tuple(shared[path].name for path in parts.needed_by(job) if path in shared),
+            long=job.arm is not None,
+        )
         for job in jobs_of(config)
         if not measured_file(folder, job).exists()
     ]
-    failed = in_processes(works, folder, processes)
+    failed = in_processes([*shared.values(), *works], folder, processes)
     write_json(folder / "failed.json", failed)
     return failed
 
 
-def _prepare(config: StudyConfig, parts: Parts, folder: Path, processes: int | None) -> None:
+def _shared(config: StudyConfig, parts: Parts) -> dict[Path, Work]:
+    """What arms share and is not there yet, by its place."""
     from prm.study.parts import teach_base, train_scorer
 
     bases = {True: parts.shown, False: parts.hidden}
-    works = [
-        Work(path.name, teach_base, (config, path, shown))
+    works = {
+        path: Work(f"teach-{path.name}", teach_base, (config, path, shown))
         for shown, path in bases.items()
         if path is not None and not path.exists()
-    ]
+    }
     if parts.scorer is not None and not parts.scorer.exists():
-        works.append(Work("scorer", train_scorer, (config, parts.scorer)))
-    if not works:
-        return
-    say(f"first what all arms share: {', '.join(work.name for work in works)}")
-    failed = in_processes(works, folder, processes)
-    if failed:
-        name, reason = next(iter(failed.items()))
-        raise PRMError(f"{name}: {reason}")
+        works[parts.scorer] = Work("train-scorer", train_scorer, (config, parts.scorer))
+    return works
 
 
 def _run(config: StudyConfig, job: Job, parts: Parts, folder: Path) -> None:

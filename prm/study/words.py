@@ -11,7 +11,7 @@ from prm.eval.estimate import Estimate
 from prm.study.claims import Roles
 from prm.study.config import BASE, OPTIMUM
 from prm.study.findings import MEASURES, Policies
-from prm.study.learning import Learning
+from prm.study.learning import FLAT, Learning
 
 
 def answer(
@@ -108,7 +108,7 @@ def _budgets(policies: Policies, parts: Roles, outcome: str, primary: tuple[int,
 def _learned(policies: Policies, outcome: str, learned: Mapping[str, Learning]) -> str:
     rising = [name for name, one in learned.items() if not one.flat]
     state = (
-        "all arms had stopped learning when training ended"
+        f"in no arm did success rise by {FLAT} or more over the last quarter of training"
         if not rising
         else f"{len(rising)} of {plural(len(learned), 'arm')} were still learning when training "
         f"ended ({', '.join(rising)}), so that this holds for this much training"
