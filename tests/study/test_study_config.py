@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from prm.errors import PRMError
-from prm.study.config import StudyConfig, read_study
+from prm.study.config import (
+    Arm,
+    Base,
+    Budget,
+    Evaluation,
+    Primary,
+    ScorerSize,
+    StudyConfig,
+    Training,
+    read_study,
+)
 from prm.study.layout import Job, begin
 
 ROOT = Path(__file__).parents[2]
@@ -98,3 +109,16 @@ def test_a_folder_goes_on_with_its_own_study_alone(tmp_path: Path) -> None:
     (tmp_path / "full" / "file").write_text("mine")
     with pytest.raises(PRMError, match="expected a new or empty folder"):
         begin(study(tmp_path), tmp_path / "full")
+
+
+def test_every_key_of_a_study_is_explained() -> None:
+    text = (ROOT / "eval" / "studies" / "README.md").read_text()
+    parts = {"base": Base, "scorer": ScorerSize, "training": Training, "evaluation": Evaluation}
+    keys = {
+        *(f"{name}.{key}" for name, part in parts.items() for key in part.__struct_fields__),
+        *(f"primary.{key}" for key in Primary.__struct_fields__),
+        *(f"budget.{key}" for key in Budget.__struct_fields__),
+        *(key for key in Arm.__struct_fields__ if key != "budget"),
+    }
+    explained = set(re.findall(r"`([\w.]+)`", text))
+    assert keys <= explained
