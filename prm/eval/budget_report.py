@@ -246,17 +246,20 @@ def _notes(
             "That says nothing about a policy that is told its budget."
         )
         yield from _limits(runs, t)
+    numbers = sorted({one.n_seeds for one in policies.values()})
+    for n_seeds in numbers:
+        names = ", ".join(name for name, one in policies.items() if one.n_seeds == n_seeds)
+        if 1 < n_seeds < MIN_SEEDS:
+            yield (
+                f"{names}: {n_seeds} training seeds give no interval over seeds; intervals hold "
+                f"for these seeds."
+            )
+        if MIN_SEEDS <= n_seeds < SAFE_SEEDS:
+            yield (
+                f"{names}: with {n_seeds} training seeds, fewer than {SAFE_SEEDS}, intervals are "
+                f"too narrow."
+            )
     for name, one in policies.items():
-        if 1 < one.n_seeds < MIN_SEEDS:
-            yield (
-                f"{name}: {one.n_seeds} training seeds give no interval over seeds; its intervals "
-                f"hold for these seeds."
-            )
-        if MIN_SEEDS <= one.n_seeds < SAFE_SEEDS:
-            yield (
-                f"{name}: with {one.n_seeds} training seeds, fewer than {SAFE_SEEDS}, intervals "
-                f"are too narrow."
-            )
         if one.n_skipped:
             yield f"{name}: {plural(one.n_skipped, 'run')} without success information left out."
     cells = [cell for one in policies.values() for row in one.pass_at for cell in row]
