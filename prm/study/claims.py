@@ -15,7 +15,8 @@ from typing import Any, Literal, NamedTuple
 
 from prm.eval.estimate import Estimate
 from prm.study.config import BASE, OPTIMUM, Arm, StudyConfig
-from prm.study.findings import MEASURES, Policies, by_t
+from prm.study.findings import Policies
+from prm.study.measures import MEASURES, by_t
 
 RECOVERIES = ("after_repeat", "after_stray")
 """Of ``MEASURES``: success after a mistake that was put in."""

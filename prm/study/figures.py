@@ -26,7 +26,7 @@ from prm.eval.budget_figures import write_figures as write_budget_figures
 from prm.eval.estimate import Estimate
 from prm.eval.figure_parts import STYLE, as_png, show_title, wrapped
 from prm.study.config import BASE, BASE_HIDDEN, OPTIMUM, RANDOM
-from prm.study.findings import MEASURES
+from prm.study.measures import MEASURES
 from prm.study.report import StudyReport, Trained
 
 MAIN, OTHER = COLOURS[0], COLOURS[1]

@@ -9,7 +9,7 @@ from prm.eval.estimate import Estimate
 from prm.eval.figure_parts import as_svg
 from prm.eval.html_parts import Group, cell, estimate_cell, name, picture, section, table
 from prm.study.figures import bases_of, changes_figure, regret_figure, success_figure
-from prm.study.findings import MAX_HOPS, MEASURES, Measure
+from prm.study.measures import HOPS, MEASURES, Measure
 from prm.study.report import Trained, regret_to_trained
 
 OWN = ("own_optimal", "natural_recovery")
@@ -125,7 +125,7 @@ def _decisions(one: Trained) -> str:
 
 
 def _behaviour(one: Trained) -> str:
-    hops = [f"{count} links" for count in MAX_HOPS]
+    hops = [f"{count} links" for count in HOPS]
     return section(
         "What changed: behaviour",
         *(_along_t(one, caption, MEASURES[key]) for key, caption in ALONG_T.items()),

@@ -22,7 +22,7 @@ from prm.eval.hacking import HackingReport, hacking_report
 from prm.study.arm import KEPT_EVERY, SEED_KEY, UPDATE_KEY
 from prm.study.claims import Claim, Roles, claims, roles
 from prm.study.config import StudyConfig
-from prm.study.findings import MEASURES, Policies
+from prm.study.findings import Policies, as_json
 from prm.study.layout import (
     RUNS,
     TRAINING,
@@ -34,6 +34,7 @@ from prm.study.layout import (
 )
 from prm.study.learning import Learning, learning
 from prm.study.measure import Findings
+from prm.study.measures import MEASURES
 from prm.study.words import answer, budget_answer
 
 WATCH_RESAMPLES = 200
@@ -165,8 +166,7 @@ def regret_to_trained(trained: Trained, name: str) -> dict[int, Estimate]:
 def _policy_json(one: Trained, name: str) -> dict[str, Any]:
     found: dict[str, Any] = {"n_seeds": one.policies.n_seeds[name]}
     for key, measure in MEASURES.items():
-        estimates = [each.as_json() for each in one.policies.estimate(name, measure)]
-        found[key] = estimates[0] if len(estimates) == 1 else estimates
+        found[key] = as_json(one.policies.estimate(name, measure))
     found["regret_to_trained"] = {
         str(limit): estimate.as_json() for limit, estimate in regret_to_trained(one, name).items()
     }

@@ -10,7 +10,7 @@ from prm.errors import printable
 from prm.eval.budget_words import number
 from prm.eval.estimate import Estimate
 from prm.eval.evaluate_budget import as_table as budget_table
-from prm.study.findings import MEASURES
+from prm.study.measures import MEASURES
 from prm.study.report import StudyReport, Trained
 
 

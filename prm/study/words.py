@@ -10,8 +10,9 @@ from prm.eval.budget_report import BudgetReport
 from prm.eval.estimate import Estimate
 from prm.study.claims import Roles
 from prm.study.config import BASE, OPTIMUM
-from prm.study.findings import MEASURES, Policies
+from prm.study.findings import Policies
 from prm.study.learning import FLAT, Learning
+from prm.study.measures import MEASURES
 
 
 def answer(

@@ -12,9 +12,9 @@ from prm.errors import PRMError
 from prm.rl.desk.world import DeskConfig
 from prm.study.arm import run_scripted
 from prm.study.config import Arm, Budget, Evaluation, StudyConfig
-from prm.study.findings import MEASURES
 from prm.study.layout import RUNS
 from prm.study.measure import measure
+from prm.study.measures import MEASURES
 from tests.study.study_parts import TURNS, decisions, exact, measured, policies
 
 

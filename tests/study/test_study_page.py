@@ -26,8 +26,8 @@ from prm.study.figures import (
     regret_figure,
     success_figure,
 )
-from prm.study.findings import MEASURES
 from prm.study.learning import Learning
+from prm.study.measures import MEASURES
 from prm.study.page import page, write_report
 from prm.study.report import StudyReport, Trained, regret_to_trained, traces_report
 from prm.study.words import answer
