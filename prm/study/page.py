@@ -27,7 +27,7 @@ from prm.eval.html_parts import (
     table,
     text,
 )
-from prm.study.claims import Claim
+from prm.study.claims import Claim, Number
 from prm.study.figures import arms_of, write_figures
 from prm.study.page_policies import policy_sections
 from prm.study.page_training import settings_section, training_sections
@@ -67,6 +67,7 @@ def page(report: StudyReport) -> str:
     parts = [
         _primary(budget, one.policies.names),
         _claims(one),
+        _known(one),
         *policy_sections(one),
         *training_sections(one),
         section("From the runs alone", RUNS_ALONE),
@@ -155,13 +156,30 @@ def _claims(one: Trained) -> str:
     return section("Claims", table(caption, "difference", ["above 0 if so"], groups))
 
 
+def _known(one: Trained) -> str:
+    caption = (
+        "Answers that are known beforehand. Where one does not hold, mistrust the rest, or the "
+        "interval: one in twenty leaves out what is true."
+    )
+    groups = []
+    for each in one.known:
+        verdict = "holds" if each.holds else "does not hold"
+        heading = f"{text(each.text)} – <em>{verdict}</em>"
+        groups.append(Group(heading, _numbers(each.numbers)))
+    return section("Known answers", table(caption, "", ["value"], groups))
+
+
 def _claim(claim: Claim) -> Group:
     heading = (
         f"({text(claim.letter)}) {text(claim.text)} – <em>{text(claim.verdict)}</em>"
         f"<small>{text(claim.exact)}</small>"
     )
+    return Group(heading, _numbers(claim.numbers))
+
+
+def _numbers(numbers: Sequence[Number]) -> list[tuple[str, list[str]]]:
     rows = []
-    for tested in claim.numbers:
+    for tested in numbers:
         label = f'<span style="font-weight: 400">{text(tested.label)}</span>'
         rows.append((label, [estimate_cell(tested.estimate, tested.estimate.n, signed=True)]))
-    return Group(heading, rows)
+    return rows

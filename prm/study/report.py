@@ -23,6 +23,7 @@ from prm.study.arm import KEPT_EVERY, SEED_KEY, UPDATE_KEY
 from prm.study.claims import Claim, Roles, claims, roles
 from prm.study.config import StudyConfig
 from prm.study.findings import Policies, as_json
+from prm.study.known import Known, known_answers
 from prm.study.layout import (
     RUNS,
     TRAINING,
@@ -48,6 +49,7 @@ class Trained(NamedTuple):
     roles: Roles
     policies: Policies
     claims: list[Claim]
+    known: list[Known]
     learned: dict[str, Learning]
     watched: dict[str, HackingReport]
     """Of the arms with scores, over the updates of training."""
@@ -75,6 +77,7 @@ class StudyReport(NamedTuple):
         return {
             "answer": self.answer,
             "claims": [claim.as_json() for claim in one.claims],
+            "known": [each.as_json() for each in one.known],
             "policies": {name: _policy_json(one, name) for name in one.policies.names},
             "learning": {name: found.as_json() for name, found in one.learned.items()},
             "hacking": {
@@ -135,6 +138,7 @@ def study_report(
         roles=parts,
         policies=policies,
         claims=claims(config, policies),
+        known=known_answers(config, policies),
         learned=learned,
         watched=_watched(config, places),
         failed=dict(failed),

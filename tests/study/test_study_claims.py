@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from prm.study.claims import Claim, claims, roles
-from prm.study.config import BASE, OPTIMUM, Arm, Budget, Primary, StudyConfig
+from prm.study.config import BASE, OPTIMUM, RANDOM, Arm, Budget, Primary, StudyConfig
 from prm.study.findings import Policies
+from prm.study.known import known_answers
 from prm.study.learning import Learning
 from prm.study.words import answer
 from tests.study.study_parts import TURNS, decisions, exact, measured, policies
@@ -110,6 +112,35 @@ def test_claims_without_arms_for_them_are_left_out() -> None:
     some = {name: rates for name, rates in SUCCESS.items() if name in (BASE, "outcome")}
     assert "".join(by_letter(claims(CONFIG, study(some)))) == "abc"
     assert claims(CONFIG, study({BASE: SUCCESS[BASE]})) == []
+
+
+def test_known_answers() -> None:
+    placebos = [
+        Arm(name="shuffled", budget=LARGEST, shaping={"mode": "baseline"}, scores="placebo"),
+        Arm(
+            name="shuffled critic",
+            budget=LARGEST,
+            shaping={"mode": "critic", "lam": 0.9},
+            scores="placebo",
+        ),
+    ]
+    config = StudyConfig(arms=[*CONFIG.arms[:2], *placebos], seeds=[0])
+    success = {6: 0.1, 8: 0.2, 14: 0.8}
+    runs = {
+        OPTIMUM: [exact()],
+        RANDOM: [measured(dict.fromkeys(TURNS, 0.0))],
+        "outcome": [measured(success)],
+        "shuffled": [measured(success)],
+        "shuffled critic": [measured({6: 0.1, 8: 0.1, 14: 0.5}, seed=1)],
+    }
+    states = {name: [decisions(0.5, 0.5)] for name in runs}
+    best = msgspec.structs.replace(decisions(1, 0.5), optimal_rate=[1.0] * 40)
+    found = known_answers(config, policies(runs, states | {OPTIMUM: [best]}))
+    assert len(found) == 5
+    assert all(known.holds for known in found)
+    worse = runs | {RANDOM: [measured(dict.fromkeys(TURNS, 0.9))], OPTIMUM: runs["outcome"]}
+    broken = known_answers(config, policies(worse, states))
+    assert [known.holds for known in broken[:3]] == [False, False, False]
 
 
 def test_the_answer_says_which_way_it_came_out() -> None:

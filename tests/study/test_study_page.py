@@ -26,6 +26,7 @@ from prm.study.figures import (
     regret_figure,
     success_figure,
 )
+from prm.study.known import known_answers
 from prm.study.learning import Learning
 from prm.study.measures import MEASURES
 from prm.study.page import page, write_report
@@ -125,6 +126,7 @@ def study(
         roles=parts,
         policies=found,
         claims=claims(config, found),
+        known=known_answers(config, found),
         learned=curves,
         watched={arm.name: watched(np.random.default_rng(7)) for arm in scored},
         failed=failed,
