@@ -12,7 +12,8 @@ A step reward model scores actions, p_i, and states, Φ_i; the outcome R is paid
 ``baseline``    advantage with −Φ_i         Keeps it too, and pays nothing: less variance where Φ
                                             is good. The safe choice with groups of trajectories.
 ``critic``      turn-level GAE with V = Φ   Keeps it at λ = 1. Below, the error of Φ enters, and
-                                            the variance falls.
+                                            the variance falls: where Φ is too high, policies learn
+                                            to put off the end.
 ``progress``    p_i − p_{i−1}               Adds the score of the last step: policies learn to end
                                             on a step that the model likes.
 ``sum``         p_i                         Pays for each further step: policies learn to look busy.

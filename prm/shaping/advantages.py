@@ -212,7 +212,10 @@ def shaped_advantages(
       No potential can change the expected gradient, however traces end: one that was cut is worth
       its terminal reward as it stands.
     * ``critic``: :func:`turn_gae` on the outcome with V = w Φ, without a mean over the group: a
-      critic needs no group, and a group may be one trace here.
+      critic needs no group, and a group may be one trace here. Below lam = 1 a potential that is
+      higher than what the policy gets makes every end look bad, and an end that is further away
+      less so: with Φ = c the first step of S has (gamma lam)^(S - 1) (R - c), at gamma = 1. A
+      critic that was trained on better agents, or to optimal values, is such a one.
     * all others: :func:`group_advantages` of :func:`prm.shaping.modes.step_rewards`.
 
     ``potential`` and ``critic`` fill in w Φ_S for what was cut off from a trace. Where all traces

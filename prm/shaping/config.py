@@ -38,7 +38,7 @@ _INVARIANT: dict[Mode, str] = {
 }
 _NOT_INVARIANT: dict[Mode, str] = {
     "critic": "below lam = 1 the error of the scores enters the advantage, in exchange for less "
-    "variance",
+    "variance; scores that are too high teach a policy to put off its end",
     "progress": "it adds the score of the last step to the outcome, so the policy also learns to "
     "end on a step that the model likes",
     "sum": "each step is paid its score, so the policy also learns to take more steps",

@@ -435,6 +435,25 @@ class TestShapedAdvantages:
         )
         np.testing.assert_allclose(shaped, outcome, atol=1e-12)
 
+    @pytest.mark.parametrize(("reward", "worst"), [(0.0, 0), (1.0, 5)])
+    def test_a_critic_that_is_too_high_makes_early_ends_look_bad(
+        self, reward: float, worst: int
+    ) -> None:
+        """Traces of 1 to 6 steps with one reward at the end and one potential everywhere: their
+        first step has lam^(S - 1) (R - c), whatever they did."""
+        lengths, lam, c = np.arange(1, 7), 0.8, 0.4
+        first = shaped_advantages(
+            ShapingConfig(mode="critic", lam=lam),
+            state_scores=np.full((6, 7), c),
+            terminal_reward=np.full(6, reward),
+            terminated=np.ones(6, dtype=np.bool_),
+            step_mask=np.arange(6) < lengths[:, None],
+            group=np.zeros(6, dtype=np.int64),
+        )[:, 0]
+        np.testing.assert_allclose(first, lam ** (lengths - 1) * (reward - c))
+        # Where the policy gets less than the critic says, the longest trace looks best.
+        assert first.argmin() == worst
+
     @few
     @given(seeds)
     def test_critic_is_turn_gae_of_the_outcome(self, seed: int) -> None:
