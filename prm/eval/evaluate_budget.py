@@ -98,7 +98,7 @@ def evaluate_budget(
         raise PRMError("--horizon is part of the recovery report, which needs --label")
     if out is not None:
         check_new_folder(out)
-    read = _with_success(read_counted(traces), success_at)
+    read = with_success_at(read_counted(traces), success_at)
     measured = budget_report(read, options)
     recovery = (
         None
@@ -113,7 +113,7 @@ def evaluate_budget(
     sys.stdout.buffer.write(text.encode())
 
 
-def _with_success(traces: list[Trace], success_at: float | None) -> list[Trace]:
+def with_success_at(traces: list[Trace], success_at: float | None) -> list[Trace]:
     """Success from the reward where the source does not tell."""
     if success_at is None:
         return traces

@@ -153,10 +153,9 @@ class _Claims:
             ),
         ]
         best = self._values(OPTIMUM, "checks")
-        exact = (
-            f"The exact optimum checks {best[-1]:.2f} times a run at T = {last}, "
-            f"{best[self.at]:.2f} at T = {self.tight} and {best[0]:.2f} at T = {self.turns[0]}."
-        )
+        places = dict.fromkeys((len(self.turns) - 1, self.at, 0))
+        checks = ", ".join(f"{best[i]:.2f} at T = {self.turns[i]}" for i in places)
+        exact = f"Checks a run of the exact optimum: {checks}."
         text = "RL at a generous T relies on checking that a tight T does not allow."
         return _claim("b", text, numbers, exact)
 
@@ -255,15 +254,13 @@ class _Difference:
     def __init__(
         self, policies: Policies, a: str, b: str, *, share: float = 1.0, of_states: bool = False
     ) -> None:
-        self.policies, self.share = policies, share
+        self.policies, self.share, self.names = policies, share, (a, b)
         self.kind = MEASURES["single_step" if of_states else "success"]
-        whole = self.kind._replace(read=lambda columns: columns)
-        self.inputs = policies.of(a, whole), policies.of(b, whole)
 
     def of(self, read: Any) -> Estimate:
         """Of one number of each."""
         return self.policies.combination(
-            self.kind, lambda x, y: read(x) - self.share * read(y), *self.inputs
+            self.kind, lambda x, y: read(x) - self.share * read(y), *self.names
         )[0]
 
 
@@ -286,6 +283,7 @@ def _claim(letter: str, text: str, numbers: list[Number], exact: str) -> Claim:
 
 
 def _signed(estimate: Estimate) -> str:
-    if math.isnan(estimate.low):
-        return f"{estimate.value:+.3f}"
-    return f"{estimate.value:+.3f} [{estimate.low:+.3f}, {estimate.high:+.3f}]"
+    text = f"{estimate.value:+.3f}"
+    if not math.isnan(estimate.low):
+        text += f" [{estimate.low:+.3f}, {estimate.high:+.3f}]"
+    return text.replace("-", "−")

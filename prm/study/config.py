@@ -17,6 +17,7 @@ Unknown keys, contradictions and repeated names are refused here, before anythin
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
 from pathlib import Path
@@ -75,9 +76,13 @@ class Arm(_Part, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     def shaping_config(self) -> ShapingConfig:
         """The blend; :class:`PRMError` for what it refuses."""
+        known = [field.name for field in dataclasses.fields(ShapingConfig)]
+        for key in self.shaping:
+            if key not in known:
+                raise PRMError(f"shaping: expected some of {', '.join(known)}, found {key!r:.60}")
         try:
-            return ShapingConfig(**({"mode": "terminal"} | self.shaping))
-        except TypeError as error:
+            return msgspec.convert({"mode": "terminal"} | self.shaping, ShapingConfig)
+        except msgspec.ValidationError as error:
             raise PRMError(f"shaping: {error}") from None
 
 
@@ -163,11 +168,16 @@ class StudyConfig(_Part, frozen=True, kw_only=True, forbid_unknown_fields=True):
                 raise PRMError(f"arms: expected different names, found {name!r} twice")
         places: dict[str, str] = {}
         for name in names:
-            other = places.setdefault(file_name(name), name)
-            if not file_name(name) or len(name) > 100 or other != name:
+            other = places.setdefault(file_name(name).casefold(), name)
+            if not file_name(name) or len(name) > 100:
                 raise PRMError(
-                    f"arms: expected names of 1 to 100 characters that differ in their letters and "
-                    f"digits, which name their folders, found {name!r:.120} and {other!r:.120}"
+                    f"arms: expected names of 1 to 100 characters, some of them letters or digits "
+                    f"from A to Z and 0 to 9, which name the folders; found {name!r:.120}"
+                )
+            if other != name:
+                raise PRMError(
+                    f"arms: expected names that differ in their letters and digits, which name "
+                    f"the folders, found {name!r:.120} and {other!r:.120}"
                 )
         if not self.seeds or not all(0 <= seed < 2**32 for seed in self.seeds):
             raise PRMError(
@@ -183,8 +193,11 @@ class StudyConfig(_Part, frozen=True, kw_only=True, forbid_unknown_fields=True):
             ("base.hidden_folder", self.base.hidden_folder),
             ("scorer.folder", self.scorer.folder),
         ):
-            if folder is not None and not Path(folder).is_dir():
-                raise PRMError(f"{name}: expected a folder that is there, found {folder!r}")
+            if folder is not None and not (Path(folder) / "config.json").is_file():
+                raise PRMError(
+                    f"{name}: expected the folder of a saved model, with a config.json in it, "
+                    f"found {folder!r:.200}"
+                )
         for turns in self.evaluation.turns:
             if turns > MAX_TURNS:
                 raise PRMError(f"evaluation.turns: expected at most {MAX_TURNS}, found {turns}")
@@ -225,7 +238,11 @@ def read_study(path: str | Path) -> StudyConfig:
     """The study of a YAML file; a :class:`PRMError` says what is wrong with it."""
     try:
         text = Path(path).read_text()
-        config = msgspec.convert(yaml.safe_load(text), StudyConfig)
+        config = msgspec.convert(yaml.load(text, _Loader), StudyConfig)
+    except RecursionError as error:
+        raise PRMError(
+            f"{path}: expected the YAML of a study, found one nested too deep"
+        ) from error
     except (OSError, UnicodeDecodeError, yaml.YAMLError, msgspec.ValidationError) as error:
         reason = " ".join(str(error).split())
         raise PRMError(f"{path}: expected the YAML of a study: {reason}") from error
@@ -234,6 +251,29 @@ def read_study(path: str | Path) -> StudyConfig:
     except PRMError as error:
         raise PRMError(f"{path}: {error}") from None
     return config
+
+
+class _Loader(yaml.SafeLoader):
+    """Safe YAML in which 1e-3 is a number, and no key may be given twice."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen = set()
+        for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                continue
+            if key.value in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"expected each key once, found {key.value!r} twice", key.start_mark
+                )
+            seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"[-+]?[0-9][0-9_]*(\.[0-9_]*)?[eE][-+]?[0-9]+"),
+    list("-+0123456789"),
+)
 
 
 def file_name(name: str) -> str:

@@ -89,7 +89,7 @@ def learning_figure(trained: Trained) -> Figure:
     shades = matplotlib.colormaps["viridis"](np.linspace(0, 0.8, len(budgets)))
     colours = dict(zip(budgets, shades, strict=True))
     titles = [
-        name if one.flat else f"{name}\nstill rising, {one.last_rise:+.2f}"
+        f"{name}\nstill rising, {one.last_rise:+.2f}" if one.rising else name
         for name, one in trained.learned.items()
     ]
     figure, panels = _panels(titles)

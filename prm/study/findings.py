@@ -23,7 +23,7 @@ from prm.eval.intervals import bca, exact_reach, max_t_band
 from prm.eval.steps import Floats
 from prm.study.decisions import Decisions
 from prm.study.measure import Measured
-from prm.study.measures import Measure, state_columns, task_columns
+from prm.study.measures import Measure, by_t, state_columns, task_columns
 
 
 class Policies:
@@ -89,17 +89,26 @@ class Policies:
 
     def difference(self, a: str, b: str, measure: Measure) -> list[Estimate]:
         """``a`` minus ``b``, with symmetric intervals (:func:`max_t_band` of each alone)."""
-        table = self._table(measure)
-        return self.combination(
-            measure, lambda x, y: measure.read(x) - measure.read(y), table[a], table[b]
-        )
+        return self.combination(measure, lambda x, y: measure.read(x) - measure.read(y), a, b)
 
     def combination(
-        self, measure: Measure, function: Callable[..., Floats], *inputs: Resampled
+        self, measure: Measure, function: Callable[..., Floats], *names: str
     ) -> list[Estimate]:
-        """Any function of policies, with symmetric intervals."""
-        found = combined(function, *inputs)
-        return [_symmetric(one, self._n(measure)) for one in _each(found)]
+        """Any function of the columns of policies, with symmetric intervals.
+
+        Where all runs of a policy agree, draws know nothing of its luck: the interval is wider by
+        the exact bound of a share of tasks.
+        """
+        found = combined(function, *(self._table(measure)[name] for name in names))
+        estimates = [_symmetric(one, self._n(measure)) for one in _each(found)]
+        alike = 0 if measure.of_states else sum(map(self._all_agree, names))
+        reach = alike * float(exact_reach(np.array(self.n_tasks)))
+        return [one._replace(low=one.low - reach, high=one.high + reach) for one in estimates]
+
+    def _all_agree(self, name: str) -> bool:
+        """Whether all runs of a policy fail at every T, or all succeed."""
+        success = combined(by_t("success"), self._by_task[name]).value
+        return bool((success == 0).all() or (success == 1).all())
 
     def has(self, name: str, measure: Measure) -> bool:
         """Whether the policy has it."""

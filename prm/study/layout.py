@@ -14,10 +14,13 @@ Each is there whole or not at all: a study that was killed goes on with what is 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
+from filelock import FileLock, Timeout
 
 from prm.data.atomic import atomic_output
 from prm.errors import PRMError
@@ -92,13 +95,17 @@ def parts_of(config: StudyConfig, folder: Path) -> Parts:
     base, scorer = config.base, config.scorer
     hidden = None
     if False in config.kinds_of_base:
-        hidden = Path(base.hidden_folder or folder / file_name(BASE_HIDDEN))
+        hidden = _given(base.hidden_folder, folder / file_name(BASE_HIDDEN))
     asked = any(map(asks_model, config.arms))
     return Parts(
-        Path(base.folder or folder / BASE),
+        _given(base.folder, folder / BASE),
         hidden,
-        Path(scorer.folder or folder / "scorer") if asked else None,
+        _given(scorer.folder, folder / "scorer") if asked else None,
     )
+
+
+def _given(path: str | None, own: Path) -> Path:
+    return own if path is None else Path(path)
 
 
 def place_of(folder: Path, job: Job) -> Path:
@@ -111,13 +118,21 @@ def measured_file(folder: Path, job: Job) -> Path:
     return folder / "measured" / f"{job.name}.json"
 
 
+def is_done(folder: Path, job: Job) -> bool:
+    """Whether nothing is left to do for a policy and seed."""
+    return place_of(folder, job).exists() and measured_file(folder, job).exists()
+
+
 def seconds_of(config: StudyConfig, folder: Path) -> dict[str, float]:
     """Of training, for each arm and seed that is there."""
     found = {}
     for job in jobs_of(config):
         path = place_of(folder, job) / ARM
         if path.exists():
-            found[job.name] = float(json.loads(path.read_text())["seconds"])
+            try:
+                found[job.name] = float(json.loads(path.read_text())["seconds"])
+            except (ValueError, TypeError, KeyError) as error:
+                raise PRMError(f"{path}: expected the seconds of training: {error!r}") from error
     return found
 
 
@@ -138,13 +153,32 @@ def begin(config: StudyConfig, folder: Path) -> None:
     try:
         theirs = json.loads(path.read_text())
     except ValueError as error:
-        raise PRMError(f"{path}: expected the config of a study: {error}; remove it") from error
+        raise PRMError(
+            f"{path}: expected the config of a study: {error}; give a new folder"
+        ) from error
     if (differs := _first_difference(mine, theirs)) is not None:
         field, there, here = differs
         raise PRMError(
             f"{folder}: it holds a study with {field} {there!s:.60}, and this one has "
             f"{here!s:.60}; give a new folder"
         )
+
+
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Keep others from running a study in ``folder`` at the same time.
+
+    Raises :class:`PRMError` where another does.
+    """
+    lock = FileLock(folder / ".lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise PRMError(f"{folder}: another process runs this study; wait for its end") from None
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def write_json(path: Path, value: dict[str, Any]) -> None:

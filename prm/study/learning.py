@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from prm.errors import PRMError
 from prm.eval.steps import Floats, Ints
 from prm.study.layout import LOG
 
@@ -43,9 +44,9 @@ class Learning(NamedTuple):
     with fewer than four updates."""
 
     @property
-    def flat(self) -> bool:
-        """Whether success had stopped rising; not where that is not known."""
-        return self.last_rise < FLAT
+    def rising(self) -> bool:
+        """Whether success was still rising; not where that is not known."""
+        return self.last_rise >= FLAT
 
     def as_json(self) -> dict[str, Any]:
         """Plain values; NaN is None."""
@@ -57,16 +58,17 @@ class Learning(NamedTuple):
         return curves | {
             "success": success,
             "last_rise": _plain([self.last_rise])[0],
-            "flat": self.flat,
+            "flat": None if np.isnan(self.last_rise) else not self.rising,
         }
 
 
-def learning(folders: Sequence[Path]) -> Learning:
-    """The curves of one arm, from the folders of its seeds."""
-    logs = [
-        [json.loads(line) for line in (folder / LOG).read_text().splitlines()] for folder in folders
-    ]
-    n = len(logs[0])
+def learning(folders: Sequence[Path], updates: int) -> Learning:
+    """The curves of one arm, from the folders of its seeds.
+
+    Raises :class:`PRMError` for a log that is not that of so many updates.
+    """
+    logs = [_log(folder / LOG, updates) for folder in folders]
+    n = updates
     parts = min(PARTS, n)
     part = np.arange(n) * parts // n
 
@@ -92,6 +94,16 @@ def learning(folders: Sequence[Path]) -> Learning:
         process_share=mean("prm/process_share"),
         last_rise=_last_rise(logs, budgets),
     )
+
+
+def _log(path: Path, updates: int) -> list[dict[str, Any]]:
+    try:
+        log = [dict(json.loads(line)) for line in path.read_text().splitlines()]
+    except (OSError, ValueError, TypeError) as error:
+        raise PRMError(f"{path}: expected what a trainer logged: {error}") from error
+    if len(log) != updates:
+        raise PRMError(f"{path}: expected a line for each of {updates} updates, found {len(log)}")
+    return log
 
 
 def _success(logs: list[list[dict[str, Any]]], t: int, part: Ints, parts: int) -> list[float]:

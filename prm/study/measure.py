@@ -55,10 +55,22 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     recovered: list[list[float]]
     """Of these, the ones that succeed: part."""
 
+    def __post_init__(self) -> None:
+        shape = len(self.turns), len(self.tasks)
+        for name in _COLUMNS:
+            table = np.array(getattr(self, name), dtype=np.float64)
+            if table.shape != shape or not (table >= 0).all():
+                raise ValueError(f"{name}: expected {shape} numbers of 0 or more")
+        for name in ("success", "repeated", "cut", "erred", "recovered"):
+            if np.max(getattr(self, name)) > 1:
+                raise ValueError(f"{name}: expected shares of at most 1")
+
 
 class Findings(msgspec.Struct, frozen=True, kw_only=True):
     """What is kept of one policy and one seed."""
 
+    name: str
+    """Of the job, so that a file that was moved is noticed."""
     runs: Measured
     decisions: Decisions
 

@@ -92,6 +92,12 @@ def _over_t(part: str, weight: str) -> Callable[[Floats], Floats]:
     return read
 
 
+def _at_worst(columns: Floats) -> Floats:
+    """(…, F) -> (…) success at the T of the largest regret."""
+    place = regret(columns).argmax(axis=-1)
+    return np.take_along_axis(by_t("success")(columns), place[..., None], axis=-1)[..., 0]
+
+
 def hops(columns: Floats) -> Floats:
     """(…, F) -> (…, 3) success on the tasks of each number of hops, mean over T."""
     return columns[..., -len(HOPS) :]
@@ -109,9 +115,19 @@ MEASURES: dict[str, Measure] = {
         falls=True,
     ),
     "regret_worst": Measure(
-        "worst-case regret", "the largest regret over T", lambda c: regret(c).max(axis=-1)
+        "worst-case regret",
+        "the largest regret over T",
+        lambda c: regret(c).max(axis=-1),
+        share=_at_worst,
+        falls=True,
     ),
-    "regret_mean": Measure("mean regret", "over T", lambda c: regret(c).mean(axis=-1)),
+    "regret_mean": Measure(
+        "mean regret",
+        "over T",
+        lambda c: regret(c).mean(axis=-1),
+        share=lambda c: by_t("success")(c).mean(axis=-1),
+        falls=True,
+    ),
     "steps": Measure("turns used", "mean of a run", by_t("steps"), percent=False),
     "checks": Measure("checks", "calls of refresh in a run", by_t("checks"), percent=False),
     "cut": Measure("out of turns", "share of runs that end without an answer", by_t("cut")),

@@ -43,8 +43,8 @@ checking pays with many turns and loses with few. What the best possible agent d
 exact optimum, is computed by dynamic programming. An arm is one way to train one base policy: arms
 differ in what is rewarded, in the T of training, or in whether the agent is told the turns left.
 Pass@(K,T) is the chance that at least one of K runs of a task succeeds within T turns. Regret is
-the success of the exact optimum at T minus that of the policy; worst-case regret is the largest
-over T.</p>"""
+the success of the exact optimum at T, as computed, minus that of the policy, as sampled: noise can
+bring it below 0. Worst-case regret is the largest over T.</p>"""
 
 RUNS_ALONE = """<p>What follows, up to the settings, is the report of <code>prm eval budget</code>
 on the same runs. It needs no exact optimum, so that it can be made of any agent.</p>"""

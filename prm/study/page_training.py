@@ -105,7 +105,7 @@ def _learning(one: Trained) -> str:
         ends = (found.steps, found.entropy)
         known = [share for share in found.process_share if not math.isnan(share)]
         cells = [
-            cell(number(found.last_rise, signed=True), "" if found.flat else "still rising"),
+            cell(number(found.last_rise, signed=True), "still rising" if found.rising else ""),
             *(cell(number(values[place])) for values in ends for place in (0, -1)),
             cell(number(fmean(known) if known else math.nan)),
         ]
@@ -134,12 +134,16 @@ def _hacking(one: Trained) -> str:
         f"<strong>{name(arm)}</strong>: {text(watch.verdict())}"
         for arm, watch in one.watched.items()
     ]
+    updates = list(dict.fromkeys(g for watch in one.watched.values() for g in watch.groups))
+    heading = "Hacking watch: does the process reward pay for something else?"
+    if not updates:
+        note = "<p>Training was too short to follow scores and success along it.</p>"
+        return section(heading, items(verdicts), note)
     figure = picture(
         as_svg(hacking_figure(one)),
         "Scores and success over the updates, a panel for each arm with scores.",
         "Mean score of a step and success of the rollouts that were kept, over the updates.",
     )
-    updates = list(dict.fromkeys(g for watch in one.watched.values() for g in watch.groups))
     caption = (
         "What the process reward of each arm goes with along training; columns are the updates "
         "made before. The change is from the first to the last along the line through all. Tasks "
@@ -148,7 +152,7 @@ def _hacking(one: Trained) -> str:
     groups = [Group(name(arm), _watched(watch, updates)) for arm, watch in one.watched.items()]
     columns = [*map(text, updates), "change"]
     return section(
-        "Hacking watch: does the process reward pay for something else?",
+        heading,
         items(verdicts),
         figure,
         table(caption, "", columns, groups),

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from prm.data.atomic import atomic_folder
 from prm.data.diagnostics import Diagnostics
 from prm.data.files import write_traces
 from prm.data.labels import label_traces
@@ -38,13 +39,13 @@ def train_scorer(config: StudyConfig, folder: Path) -> None:
     from prm.training.train import train
 
     size = config.scorer
-    with tempfile.TemporaryDirectory(dir=folder.parent) as corpus:
+    with tempfile.TemporaryDirectory() as corpus, atomic_folder(folder) as whole:
         path = Path(corpus) / "scripted.parquet"
         write_traces(_scripted(config), path)
         train(
             TrainConfig(
                 data=[str(path)],
-                out=str(folder),
+                out=str(whole),
                 label=OUTCOME,
                 state_label=OUTCOME,
                 decoder=DecoderConfig(layers=size.layers, width=size.width, vocabulary=1024),

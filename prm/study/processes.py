@@ -10,6 +10,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -108,6 +109,7 @@ def _do(work: Work, reason: Path) -> None:
     silence = os.open(os.devnull, os.O_WRONLY)
     os.dup2(silence, 1)
     os.dup2(silence, 2)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     import torch
 
     warnings.simplefilter("ignore")
@@ -118,6 +120,14 @@ def _do(work: Work, reason: Path) -> None:
         kind = "" if isinstance(error, PRMError) else f"{type(error).__name__}: "
         reason.write_text(kind + " ".join(str(error).split()))
         sys.exit(1)
+
+
+def _end_with_parent() -> None:
+    """Whoever kills the study itself means all of it."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    connection.wait([parent.sentinel])
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _reason(path: Path, exit_code: int | None) -> str:

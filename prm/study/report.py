@@ -28,6 +28,7 @@ from prm.study.layout import (
     RUNS,
     TRAINING,
     Job,
+    is_done,
     jobs_of,
     measured_file,
     place_of,
@@ -100,9 +101,22 @@ def study_report(
 ) -> StudyReport:
     """The report of a study from what is in its folder.
 
-    Raises :class:`PRMError` when no arm is done.
+    Raises :class:`PRMError` when no arm is done, or a file was damaged.
     """
-    done = [job for job in jobs_of(config) if measured_file(folder, job).exists()]
+    try:
+        return _study_report(config, folder, failed, resamples=resamples)
+    except PRMError as error:
+        if str(folder) not in str(error):
+            raise
+        raise PRMError(
+            f"{error}; what is removed from {folder}/arms and {folder}/measured is done again"
+        ) from error
+
+
+def _study_report(
+    config: StudyConfig, folder: Path, failed: Mapping[str, str], *, resamples: int
+) -> StudyReport:
+    done = [job for job in jobs_of(config) if is_done(folder, job)]
     if not any(job.arm for job in done):
         first, reason = next(iter(failed.items()), ("", "nothing was run"))
         raise PRMError(f"all arms failed; the first, {first}: {reason}")
@@ -121,7 +135,8 @@ def study_report(
     for job in done:
         if job.arm is not None:
             places.setdefault(job.policy, []).append(place_of(folder, job))
-    learned = {name: learning(folders) for name, folders in places.items()}
+    updates = config.training.updates
+    learned = {name: learning(folders, updates) for name, folders in places.items()}
     grid = config.evaluation
     options = BudgetOptions(
         source="rerun",
@@ -145,7 +160,8 @@ def study_report(
         seconds=seconds_of(config, folder),
     )
     primary = config.primary.k, config.primary.t
-    return StudyReport(answer(policies, parts, learned, primary), budget, trained)
+    planned = roles(config, [arm.name for arm in config.arms])
+    return StudyReport(answer(policies, parts, planned, learned, primary), budget, trained)
 
 
 def traces_report(traces: Sequence[Trace], options: BudgetOptions) -> StudyReport:
@@ -184,7 +200,9 @@ def _findings(folder: Path, done: Sequence[Job]) -> dict[str, list[Findings]]:
         try:
             one = msgspec.json.decode(path.read_bytes(), type=Findings)
         except msgspec.DecodeError as error:
-            raise PRMError(f"{path}: expected what was measured: {error}; remove it") from error
+            raise PRMError(f"{path}: expected what was measured: {error}") from error
+        if one.name != job.name:
+            raise PRMError(f"{path}: expected what was measured of {job.name}, found {one.name}")
         found.setdefault(job.policy, []).append(one)
     return found
 

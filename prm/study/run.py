@@ -17,7 +17,7 @@ from prm.study.layout import (
     RUNS,
     Job,
     Parts,
-    begin,
+    is_done,
     jobs_of,
     measured_file,
     parts_of,
@@ -30,9 +30,8 @@ from prm.study.processes import Work, in_processes
 def run_study(config: StudyConfig, folder: Path, *, processes: int | None = None) -> dict[str, str]:
     """Do what is missing of a study; what failed, by name, with the reasons.
 
-    Raises :class:`PRMError` when ``folder`` holds another study.
+    ``folder`` was begun with this config (``prm.study.layout.begin``).
     """
-    begin(config, folder)
     parts = parts_of(config, folder)
     shared = _shared(config, parts)
     works = [
@@ -44,7 +43,7 @@ def run_study(config: StudyConfig, folder: Path, *, processes: int | None = None
             long=job.arm is not None,
         )
         for job in jobs_of(config)
-        if not measured_file(folder, job).exists()
+        if not is_done(folder, job)
     ]
     failed = in_processes([*shared.values(), *works], folder, processes)
     write_json(folder / "failed.json", failed)
@@ -101,7 +100,7 @@ def _measure(config: StudyConfig, job: Job, weights: Path, runs: Path, path: Pat
             seed=job.seed,
             temperature=config.training.temperature,
         )
-    found = Findings(runs=measure(runs, desk), decisions=decisions)
+    found = Findings(name=job.name, runs=measure(runs, desk), decisions=decisions)
     path.parent.mkdir(exist_ok=True)
     with atomic_output(path) as file:
         file.write(msgspec.json.encode(found))

@@ -16,7 +16,7 @@ from prm.errors import PRMError
 from prm.eval.bootstrap import MAX_RESAMPLES, MIN_RESAMPLES
 from prm.eval.budget_runs import BudgetOptions, Source
 from prm.eval.budget_words import cell_of
-from prm.study.config import read_study
+from prm.study.config import StudyConfig, read_study
 
 REPORT = "report"
 """The folder in OUT with report.html, report.json and figures."""
@@ -35,6 +35,7 @@ def study(
     primary: str | None = None,
     against: str | None = None,
     seed_key: str | None = None,
+    success_at: float | None = None,
     bootstrap: int = 2000,
 ) -> None:
     """Train the arms of a study and report how robust they are to the turn budget, and why.
@@ -55,6 +56,8 @@ def study(
         primary: With --from-traces, the cell to report first, as K,T.
         against: With --from-traces, the policy that all others are compared with.
         seed_key: With --from-traces, key of meta that tells training seeds of one policy apart.
+        success_at: With --from-traces, a run whose source does not say so succeeded when its reward
+            is at least this.
         bootstrap: Number of resamples of tasks and seeds, at least 20; 0 for no intervals.
     """
     if processes is not None and processes < 1:
@@ -64,7 +67,7 @@ def study(
             f"--bootstrap: expected 0 or {MIN_RESAMPLES} to {MAX_RESAMPLES:,}, found {bootstrap}"
         )
     given = {"--source": source != "auto", "--k": k, "--t": t, "--primary": primary}
-    given |= {"--against": against, "--seed-key": seed_key}
+    given |= {"--against": against, "--seed-key": seed_key, "--success-at": success_at is not None}
     if not from_traces:
         if len(files) != 1:
             raise PRMError(f"study: expected the YAML of one study, found {len(files)} files")
@@ -85,11 +88,12 @@ def study(
         resamples=bootstrap,
     )
     check_new_folder(out)
+    from prm.eval.evaluate_budget import with_success_at
     from prm.study.page import write_report
     from prm.study.report import traces_report
     from prm.study.terminal import as_table
 
-    report = traces_report(read_counted(files), options)
+    report = traces_report(with_success_at(read_counted(files), success_at), options)
     with atomic_folder(out) as partial:
         write_report(report, partial)
     sys.stdout.buffer.write(as_table(report).encode())
@@ -97,9 +101,19 @@ def study(
 
 
 def _train(file: str, folder: Path, processes: int | None, resamples: int) -> None:
-    from prm.study.run import run_study
+    from prm.study.layout import alone, begin
 
     config = read_study(file)
+    begin(config, folder)
+    with alone(folder):
+        _run_and_report(config, folder, processes, resamples)
+
+
+def _run_and_report(
+    config: StudyConfig, folder: Path, processes: int | None, resamples: int
+) -> None:
+    from prm.study.run import run_study
+
     failed = run_study(config, folder, processes=processes)
     from prm.study.page import write_report
     from prm.study.report import study_report
@@ -115,4 +129,4 @@ def _train(file: str, folder: Path, processes: int | None, resamples: int) -> No
     print(f"prm: wrote report.html, report.json and figures to {place}", file=sys.stderr)
     if failed:
         first, reason = next(iter(failed.items()))
-        raise PRMError(f"{len(failed)} of the arms failed; the first, {first}: {reason}")
+        raise PRMError(f"{len(failed)} parts or arms failed; the first, {first}: {reason}")

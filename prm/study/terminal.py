@@ -25,7 +25,7 @@ def as_table(report: StudyReport) -> str:
         table(("Pass@(1,T)", *success, "worst regret"), _policies(one)),
         table(("claim", "", "tested", "above 0 if so"), _claims(one)),
     ]
-    rising = [name for name, found in one.learned.items() if not found.flat]
+    rising = [name for name, found in one.learned.items() if found.rising]
     if rising:
         lines.append(_filled(f"Not yet flat at the end of training: {', '.join(rising)}."))
     for name, reason in one.failed.items():

@@ -16,20 +16,25 @@ from prm.study.measures import MEASURES
 
 
 def answer(
-    policies: Policies, parts: Roles, learned: Mapping[str, Learning], primary: tuple[int, int]
+    policies: Policies,
+    parts: Roles,
+    planned: Roles,
+    learned: Mapping[str, Learning],
+    primary: tuple[int, int],
 ) -> list[str]:
     """Whether process rewards helped, whether varied budgets did, and what was learned.
 
-    Without an arm of the outcome alone at the largest T there is nothing to compare with, and one
-    sentence that says so.
+    ``planned`` has the arms that failed, too. Without an arm of the outcome alone at the largest T
+    there is nothing to compare with, and one sentence that says so.
     """
     if parts.outcome is None:
+        lost = "" if planned.outcome is None else f" ({planned.outcome} failed)"
         return [
-            "No arm was trained on the outcome alone at the largest T, so there is nothing to "
-            "compare process rewards with."
+            f"There is no arm that was trained on the outcome alone at the largest T{lost}, so "
+            f"there is nothing to compare process rewards with."
         ]
     return [
-        _process(policies, parts, parts.outcome),
+        _process(policies, parts, planned, parts.outcome),
         _budgets(policies, parts, parts.outcome, primary),
         _learned(policies, parts.outcome, learned),
     ]
@@ -59,32 +64,37 @@ def signed(estimate: Estimate, digits: int = 2) -> str:
     return f"{one(estimate.value)} [{one(estimate.low)}, {one(estimate.high)}]"
 
 
-def _process(policies: Policies, parts: Roles, outcome: str) -> str:
+def _process(policies: Policies, parts: Roles, planned: Roles, outcome: str) -> str:
     worst = MEASURES["regret_worst"]
     own = unsigned(policies.estimate(outcome, worst)[0])
-    arms = [*parts.process, *parts.sums]
     first, last = policies.turns[0], policies.turns[-1]
+    base = (
+        f"the largest regret over T = {first} to {last} to the exact optimum is {own} for "
+        f"{outcome}, trained at T = {last} on the outcome alone"
+    )
+    arms = [*parts.process, *parts.sums]
     if not arms:
-        return f"No arm has a process reward; the worst-case regret of {outcome} is {own}."
+        failed = [*planned.process, *planned.sums]
+        if failed:
+            return f"All arms with a process reward failed ({', '.join(failed)}); {base}."
+        return f"No arm has a process reward of the model beside the outcome; {base}."
     changes = {name: policies.difference(name, outcome, worst)[0] for name in arms}
-    ranked = sorted(arms, key=lambda name: changes[name].value)
     better = sum(change.high < 0 for change in changes.values())
     worse = sum(change.low > 0 for change in changes.values())
     verdict = (
         "No process reward alone makes the agent measurably more robust to its turn budget"
         if better == 0
-        else f"{better} of {plural(len(arms), 'process reward')} alone make the agent measurably "
-        f"more robust to its turn budget"
+        else f"{better} of {plural(len(arms), 'process reward')} alone "
+        f"{'makes' if better == 1 else 'make'} the agent measurably more robust to its turn budget"
     )
-    ends = f"{ranked[0]} changes it by {signed(changes[ranked[0]])}"
-    if len(ranked) > 1:
-        ends += f", {ranked[-1]} by {signed(changes[ranked[-1]])}"
+    if len(arms) == 1:
+        return f"{verdict}: {base}, and {arms[0]} changes it by {signed(changes[arms[0]])}."
+    ranked = sorted(arms, key=lambda name: changes[name].value)
+    ends = " to ".join(f"{signed(changes[name])} ({name})" for name in (ranked[0], ranked[-1]))
     untold = len(arms) - better - worse
     return (
-        f"{verdict}: the largest regret over T = {first} to {last} to the exact optimum is {own} "
-        f"for {outcome}, trained at T = {last} on the outcome alone, and of "
-        f"{plural(len(arms), 'arm')} with a process reward beside it {better} have a smaller one, "
-        f"{worse} a larger one, and {untold} cannot be told from it ({ends})."
+        f"{verdict}: {base}, and {len(arms)} arms with a process reward beside it change that by "
+        f"{ends}; {better} of them make it smaller, {worse} larger, and {untold} cannot be told."
     )
 
 
@@ -107,13 +117,16 @@ def _budgets(policies: Policies, parts: Roles, outcome: str, primary: tuple[int,
 
 
 def _learned(policies: Policies, outcome: str, learned: Mapping[str, Learning]) -> str:
-    rising = [name for name, one in learned.items() if not one.flat]
-    state = (
-        f"in no arm did success rise by {FLAT} or more over the last quarter of training"
-        if not rising
-        else f"{len(rising)} of {plural(len(learned), 'arm')} were still learning when training "
-        f"ended ({', '.join(rising)}), so that this holds for this much training"
-    )
+    rising = [name for name, one in learned.items() if one.rising]
+    if any(math.isnan(one.last_rise) for one in learned.values()):
+        state = "training was too short to tell whether it had converged"
+    elif rising:
+        state = (
+            f"{len(rising)} of {plural(len(learned), 'arm')} were still learning when training "
+            f"ended ({', '.join(rising)}), so that this holds for this much training"
+        )
+    else:
+        state = f"in no arm did success rise by {FLAT} or more over the last quarter of training"
     if not policies.has(BASE, MEASURES["single_step"]):
         return f"In training, {state}."
     changes = {
@@ -136,11 +149,17 @@ def budget_answer(report: BudgetReport) -> list[str]:
     best = max(cells, key=lambda name: cells[name].value)
     listed = ", ".join(f"{cell} for {name}" for name, cell in cells.items())
     first = f"Pass@({k},{t}) is {listed}."
-    drops = ", ".join(
-        f"{one.robustness['drop_ratio'].value:.2f} of it for {name}"
-        for name, one in report.policies.items()
+    left = {name: one.robustness["drop_ratio"].value for name, one in report.policies.items()}
+    known = [f"{value:.2f} of it for {name}" for name, value in left.items() if value == value]
+    second = (
+        f"Of the success at T = {report.t[-1]}, what is left at T = {report.t[0]} is "
+        f"{', '.join(known)}."
+        if known
+        else f"No policy succeeds at T = {report.t[-1]}."
     )
-    second = f"Of the success at T = {report.t[-1]}, what is left at T = {report.t[0]} is {drops}."
+    if 0 < len(known) < len(left):
+        never = [name for name, value in left.items() if math.isnan(value)]
+        second = f"{second[:-1]}; {', '.join(never)} never succeeded there."
     others = [c for c in report.comparisons if best in (c.a, c.b)]
     sure = [c for c in others if c.primary_p_holm <= 0.05]
     if not others:

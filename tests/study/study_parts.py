@@ -30,7 +30,7 @@ def measured(
         tasks=[f"task {task}" for task in range(n)],
         turns=TURNS,
         hops=hops,
-        success=[[success[t] + rng.normal(0, 0.02) for _ in range(n)] for t in TURNS],
+        success=[np.clip(success[t] + rng.normal(0, 0.02, n), 0, 1).tolist() for t in TURNS],
         steps=table(steps),
         checks=table(checks),
         repeated=table(0.1),

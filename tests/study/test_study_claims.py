@@ -10,6 +10,7 @@ from prm.study.config import BASE, OPTIMUM, RANDOM, Arm, Budget, Primary, StudyC
 from prm.study.findings import Policies
 from prm.study.known import known_answers
 from prm.study.learning import Learning
+from prm.study.measures import MEASURES
 from prm.study.words import answer
 from tests.study.study_parts import TURNS, decisions, exact, measured, policies
 
@@ -149,13 +150,42 @@ def test_the_answer_says_which_way_it_came_out() -> None:
     learned = {"outcome": curve, "mix": curve._replace(last_rise=0.3)}
     found = study()
     parts = roles(CONFIG, found.names)
-    process, budgets, training = answer(found, parts, learned, (1, 8))
+    process, budgets, training = answer(found, parts, parts, learned, (1, 8))
     assert process.startswith("No process reward alone makes the agent measurably more robust")
-    assert "0 have a smaller one, 1 a larger one, and 1 cannot be told" in process
-    assert "sum by +0.4" in process
+    assert "0 of them make it smaller, 1 larger, and 1 cannot be told" in process
+    assert "to +0.4" in process
     assert "by −0.20 [" in budgets
     assert "0.50 for mix" in budgets
     assert "1 of 2 arms were still learning when training ended (mix)" in training
     better = study(SUCCESS | {"process": SUCCESS["mix"]})
-    assert answer(better, parts, learned, (1, 8))[0].startswith("1 of 2 process rewards alone make")
-    assert len(answer(found, roles(CONFIG, ["process"]), learned, (1, 8))) == 1
+    said = answer(better, parts, parts, learned, (1, 8))[0]
+    assert said.startswith("1 of 2 process rewards alone makes the agent measurably more robust")
+    assert len(answer(found, roles(CONFIG, ["process"]), parts, learned, (1, 8))) == 1
+
+
+def test_the_answer_says_what_failed_and_what_is_not_known() -> None:
+    curve = Learning([], {}, [], [], [], [], last_rise=float("nan"))
+    found = study({name: SUCCESS[name] for name in (BASE, "outcome", "mix")})
+    planned = roles(CONFIG, [arm.name for arm in CONFIG.arms])
+    parts = roles(CONFIG, found.names)
+    process, _, training = answer(found, parts, planned, {"outcome": curve}, (1, 8))
+    assert process.startswith("All arms with a process reward failed (process, sum, small sum)")
+    assert "training was too short to tell" in training
+    (nothing,) = answer(found, roles(CONFIG, ["mix"]), planned, {}, (1, 8))
+    assert "(outcome failed)" in nothing
+
+
+def test_where_nothing_ever_succeeds_a_difference_cannot_be_told() -> None:
+    never = msgspec.structs.replace(measured(dict.fromkeys(TURNS, 0.0)), success=[[0.0] * 60] * 3)
+    both = policies({"a": [never], "b": [never]})
+    (worst,) = both.estimate("a", MEASURES["regret_worst"])
+    assert worst.value > 0.9
+    assert worst.low < worst.value - 0.05
+    (half,) = both.combination(
+        MEASURES["regret_worst"],
+        lambda a, b: MEASURES["regret_worst"].read(a) - MEASURES["regret_worst"].read(b),
+        "a",
+        "b",
+    )
+    assert half.value == 0
+    assert not half.low > 0

@@ -63,11 +63,21 @@ def test_the_studies_that_come_along_are_sound(path: Path) -> None:
         ("seeds: [0, 1]", "seeds: [-1]", "each from 0 to 2**32 - 1"),
         ("seeds: [0, 1]", "seeds: [0]\nspeed: 3", "unknown field `speed`"),
         ("seeds: [0, 1]", "seeds: [0", "expected the YAML of a study"),
+        ("seeds: [0, 1]", "seeds: [0]\nseeds: [1]", "expected each key once, found 'seeds' twice"),
+        ("seeds: [0, 1]", "[" * 3000, "nested too deep"),
+        ("seeds", "base: {folder: ''}\nseeds", "base.folder: expected the folder of a saved model"),
+        ("lam: 0.9", "lam: x", "shaping: Expected `float`, got `str` - at `$.lam`"),
+        ("lam: 0.9", "process_weight: true", "shaping: Expected `float`, got `bool`"),
+        ("name: outcome", "name: MIX + critic", "names that differ in their letters and digits"),
         ("name: outcome", "name: outcome, tasks: 5", "unknown field `tasks` - at `$.arms[0]`"),
         ("name: outcome", "name: mix + critic", "'mix + critic' twice"),
         ("name: outcome", "name: mix critic", "that differ in their letters and digits"),
         ("name: outcome", "name: '!!'", "names of 1 to 100 characters"),
-        ("seeds", "base: {folder: nowhere}\nseeds", "base.folder: expected a folder that is there"),
+        (
+            "seeds",
+            "base: {folder: nowhere}\nseeds",
+            "base.folder: expected the folder of a saved model",
+        ),
         ("seeds", "base: {steps: 0}\nseeds", "base.steps: expected more than 0"),
         ("seeds", "training: {learning_rate: .inf}\nseeds", "training.learning_rate: expected"),
         ("seeds", "evaluation: {turns: [8, 99]}\nseeds", "evaluation.turns: expected at most 40"),
@@ -77,7 +87,11 @@ def test_the_studies_that_come_along_are_sound(path: Path) -> None:
         ("kind: fixed", "kind: fixd", "Invalid enum value 'fixd'"),
         ("weights: [1, 1, 2]", "weights: [1]", "one for each of the 3 budgets"),
         ("lam: 0.9", "lam: 2", "lam 2: expected a number in [0, 1]"),
-        ("lam: 0.9", "lambda: 0.9", "unexpected keyword argument 'lambda'"),
+        (
+            "lam: 0.9",
+            "lambda: 0.9",
+            "temperature, schedule, final_weight, normalise, score_range, found 'lambda'",
+        ),
         ("mode: critic, lam: 0.9", "mode: terminal", "mode terminal reads no scores"),
         ("seeds", "primary: {k: 1, t: 7}\nseeds", "primary.t 7: expected one of evaluation.turns"),
         ("seeds", "primary: {k: 9, t: 8}\nseeds", "primary.k 9: expected 1 to"),
@@ -94,6 +108,11 @@ def test_contradictions_are_one_sentence(tmp_path: Path, old: str, new: str, sai
     assert said in message
     assert message.startswith(str(tmp_path / "study.yaml"))
     assert "\n" not in message
+
+
+def test_numbers_may_have_exponents(tmp_path: Path) -> None:
+    config = study(tmp_path, "training: {learning_rate: 1e-3}" + PLAIN)
+    assert config.training.learning_rate == 0.001
 
 
 def test_a_folder_goes_on_with_its_own_study_alone(tmp_path: Path) -> None:

@@ -136,7 +136,7 @@ def study(
         source="rerun", k=(1, 2), primary=(1, 8), against=parts.outcome, resamples=100
     )
     budget = budget_report(runs(names), options)
-    return StudyReport(answer(found, parts, curves, (1, 8)), budget, trained)
+    return StudyReport(answer(found, parts, parts, curves, (1, 8)), budget, trained)
 
 
 @pytest.fixture(scope="module")

@@ -34,6 +34,7 @@ def config(tmp_path: Path) -> Path:
     tiny = PolicyConfig(n_tasks=8, steps=2, batch_size=8, hidden_size=16, n_layers=1, n_heads=2)
     save_policy(teach(tiny), tmp_path / "policy")
     (tmp_path / "no-model").mkdir()
+    (tmp_path / "no-model" / "config.json").write_text("{}")
     path = tmp_path / "study.yaml"
     path.write_text(STUDY.format(base=tmp_path / "policy", scorer=tmp_path / "no-model"))
     return path
@@ -45,7 +46,7 @@ def test_a_study(config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert main(command) == 1
     printed = capsys.readouterr()
     # The model's arm has no model; the others are done, and the report says so.
-    assert "1 of the arms failed; the first, with-a-model-s3" in printed.err
+    assert "1 parts or arms failed; the first, with-a-model-s3" in printed.err
     assert list(json.loads((out / "failed.json").read_text())) == ["with-a-model-s3"]
     assert "outcome + oracle" in printed.out
     assert (out / "report" / "report.html").is_file()
