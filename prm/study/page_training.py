@@ -151,8 +151,13 @@ def _hacking(one: Trained) -> str:
     )
     groups = [Group(name(arm), _watched(watch, updates)) for arm, watch in one.watched.items()]
     columns = [*map(text, updates), "change"]
+    about = (
+        "<p>What is watched is the sum of the scores of a trace's actions, as mode sum would pay "
+        "it, whatever the mode of the arm does with the scores.</p>"
+    )
     return section(
         heading,
+        about,
         items(verdicts),
         figure,
         table(caption, "", columns, groups),

@@ -38,7 +38,7 @@ def _policies(one: Trained) -> Iterator[Row]:
     for name in one.policies.names:
         success = one.policies.estimate(name, MEASURES["success"])
         worst = one.policies.estimate(name, MEASURES["regret_worst"])[0]
-        yield printable(name), *(number(cell.value) for cell in success), _short(worst)
+        yield printable(name), *(number(cell.value, 2) for cell in success), _short(worst)
 
 
 def _claims(one: Trained) -> Iterator[Row]:
