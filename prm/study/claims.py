@@ -29,6 +29,10 @@ class Number(NamedTuple):
     label: str
     estimate: Estimate
 
+    def as_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return {"label": self.label, **self.estimate.as_json()}
+
 
 class Claim(NamedTuple):
     """One claim, and what came out."""
@@ -42,8 +46,7 @@ class Claim(NamedTuple):
 
     def as_json(self) -> dict[str, Any]:
         """Plain values."""
-        numbers = [{"label": n.label, **n.estimate.as_json()} for n in self.numbers]
-        return self._asdict() | {"numbers": numbers}
+        return self._asdict() | {"numbers": [number.as_json() for number in self.numbers]}
 
 
 class Roles(NamedTuple):

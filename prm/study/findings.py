@@ -107,7 +107,7 @@ class Policies:
 
     def _all_agree(self, name: str) -> bool:
         """Whether all runs of a policy fail at every T, or all succeed."""
-        success = combined(by_t("success"), self._by_task[name]).value
+        success = by_t("success")(self._by_task[name].value)
         return bool((success == 0).all() or (success == 1).all())
 
     def has(self, name: str, measure: Measure) -> bool:

@@ -25,8 +25,7 @@ class Known(NamedTuple):
 
     def as_json(self) -> dict[str, Any]:
         """Plain values."""
-        numbers = [{"label": n.label, **n.estimate.as_json()} for n in self.numbers]
-        return self._asdict() | {"numbers": numbers}
+        return self._asdict() | {"numbers": [number.as_json() for number in self.numbers]}
 
 
 _MEAN = MEASURES["success"]._replace(read=lambda c: by_t("success")(c).mean(axis=-1), share=None)

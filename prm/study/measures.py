@@ -103,6 +103,11 @@ def hops(columns: Floats) -> Floats:
     return columns[..., -len(HOPS) :]
 
 
+def _of_states(place: int, label: str, meaning: str) -> Measure:
+    """One of :func:`state_columns`."""
+    return Measure(label, meaning, lambda c: c[..., place], of_states=True, is_column=True)
+
+
 MEASURES: dict[str, Measure] = {
     "success": Measure(
         "Pass@(1,T)", "share of runs that succeed", by_t("success"), share=by_t("success")
@@ -147,38 +152,24 @@ MEASURES: dict[str, Measure] = {
         "success of runs whose first action that is not optimal leaves two turns or more, all T",
         _over_t("recovered", "erred"),
     ),
-    "single_step": Measure(
+    "single_step": _of_states(
+        0,
         "single-step quality",
         "share of exactly optimal actions in fixed states of neutral agents",
-        lambda c: c[..., 0],
-        of_states=True,
-        is_column=True,
     ),
-    "loss": Measure(
-        "loss of a step",
-        "success given away by one action in those states, V minus Q",
-        lambda c: c[..., 1],
-        of_states=True,
-        is_column=True,
+    "loss": _of_states(
+        1, "loss of a step", "success given away by one action in those states, V minus Q"
     ),
-    "plain": Measure(
-        "success from there", "when the policy goes on from those states", lambda c: c[..., 2],
-        of_states=True,
-        is_column=True,
-    ),
-    "after_repeat": Measure(
+    "plain": _of_states(2, "success from there", "when the policy goes on from those states"),
+    "after_repeat": _of_states(
+        3,
         "recovery from a repeat",
         "the same after its last call was made again, with as many turns left",
-        lambda c: c[..., 3],
-        of_states=True,
-        is_column=True,
     ),
-    "after_stray": Measure(
+    "after_stray": _of_states(
+        4,
         "recovery from a stray read",
         "the same after a record off the path was read, with as many turns left",
-        lambda c: c[..., 4],
-        of_states=True,
-        is_column=True,
     ),
 }  # fmt: skip
 
