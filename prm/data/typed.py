@@ -1,17 +1,18 @@
 """msgspec's complaints about a value of the wrong type, as the parts of our sentences.
 
 msgspec writes ``Expected `int`, got `str` - at `$.steps[0].at```, leaves out the key of a mapping
-(``$.labels[...]``) and the values that an enumeration allows; here both are found again.
+(``$.labels[...]``), the values that an enumeration allows and the keys that an object may have;
+here all are found again.
 """
 
 from __future__ import annotations
 
 import re
-from typing import Any, NamedTuple, get_args
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
 
 import msgspec
-
-from prm.data.trace import Status
+from msgspec import inspect
 
 _JSON_TYPES = {
     bool: "bool", dict: "object", float: "float", int: "int", list: "array", str: "str",
@@ -28,21 +29,24 @@ class Complaint(NamedTuple):
     found: str
 
 
-def complaint(error: msgspec.ValidationError, value: Any) -> Complaint:
-    """The complaint that ``error`` makes about ``value``, which could not be converted.
+def complaint(error: msgspec.ValidationError, value: Any, kind: Any) -> Complaint:
+    """The complaint that ``error`` makes about ``value``, which could not be converted to ``kind``.
 
     >>> try:
     ...     msgspec.convert({"a": 1, "b": "x"}, dict[str, float])
     ... except msgspec.ValidationError as error:
-    ...     complaint(error, {"a": 1, "b": "x"})
+    ...     complaint(error, {"a": 1, "b": "x"}, dict[str, float])
     Complaint(path="$['b']", expected='float', found='str')
     """
     text, _, path = str(error).replace("`", "").partition(" - at ")
     expected, _, found = text.partition(", got ")
     expected = expected.removeprefix("Expected ")
     if text.startswith("Invalid enum value "):
-        # The one enumeration of the records.
-        expected, found = f"one of {', '.join(get_args(Status))}", text.split(" ", 3)[3]
+        found = text.split(" ", 3)[3]
+        expected = f"one of {', '.join(_choices(inspect.type_info(kind), path))}"
+    elif text.startswith("Object contains unknown field "):
+        found = f"the key {text.split(' ')[-1]}"
+        expected = f"the keys {', '.join(_choices(inspect.type_info(kind), path))} alone"
     elif text.startswith("Object missing required field "):
         expected, found = f"an object with the key {text.split(' ')[-1]}", "one without"
     elif not found:
@@ -73,3 +77,34 @@ def _at(value: Any, path: str) -> Any:
         else:
             return Ellipsis
     return value
+
+
+def _choices(kind: inspect.Type, path: str) -> list[str]:
+    """The values that an enumeration at ``path`` allows, or the keys of the object there."""
+    kinds = [kind]
+    for key, index in re.findall(r"\.(\w+)|\[(\d+|\.\.\.)\]", path):
+        kinds = [inner for one in kinds for inner in _inside(one, key, index)]
+    found: list[str] = []
+    for one in _flat(kinds):
+        if isinstance(one, inspect.LiteralType):
+            found += map(str, one.values)
+        elif isinstance(one, inspect.StructType | inspect.DataclassType):
+            found += (field.encode_name for field in one.fields)
+    return found
+
+
+def _inside(kind: inspect.Type, key: str, index: str) -> Iterator[inspect.Type]:
+    for one in _flat([kind]):
+        if key and isinstance(one, inspect.StructType | inspect.DataclassType):
+            yield from (field.type for field in one.fields if field.encode_name == key)
+        elif index and isinstance(one, inspect.DictType):
+            yield one.value_type
+        elif index and isinstance(one, inspect.CollectionType):
+            yield one.item_type
+        elif index.isdigit() and isinstance(one, inspect.TupleType):
+            yield one.item_types[int(index)]
+
+
+def _flat(kinds: Iterable[inspect.Type]) -> Iterator[inspect.Type]:
+    for kind in kinds:
+        yield from kind.types if isinstance(kind, inspect.UnionType) else (kind,)

@@ -84,6 +84,20 @@ def bounds(low: float, high: float, digits: int = 3, *, signed: bool = False) ->
     return f"[{number(low, digits, signed=signed)}, {number(high, digits, signed=signed)}]"
 
 
+def with_interval(estimate: Estimate, digits: int = 2, *, signed: bool = False) -> str:
+    """A value and its interval, for sentences.
+
+    >>> with_interval(Estimate(-0.123, -0.2, 0.05, n=9, n_skipped=0), signed=True)
+    '−0.12 [−0.20, +0.05]'
+    >>> with_interval(Estimate(0.123, math.nan, math.nan, n=9, n_skipped=0))
+    '0.12 [no interval]'
+    """
+    interval = bounds(estimate.low, estimate.high, digits, signed=signed)
+    if math.isnan(estimate.low):
+        interval = "[no interval]"
+    return f"{number(estimate.value, digits, signed=signed)} {interval}"
+
+
 def turns(estimate: Estimate, largest: int) -> tuple[str, str]:
     """Value and interval of the least budget that reaches a target; infinity is not reached.
 

@@ -9,10 +9,10 @@ Each of (a) to (f) is left out where the study has no arm for it.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
+from prm.eval.budget_words import with_interval
 from prm.eval.estimate import Estimate
 from prm.study.config import BASE, OPTIMUM, Arm, StudyConfig
 from prm.study.findings import Policies
@@ -175,7 +175,7 @@ class _Claims:
             for recovery in map(MEASURES.__getitem__, RECOVERIES)
         ]
         changes = [
-            f"{one.label} {_signed(self.policies.difference(self.outcome, BASE, one)[0])}"
+            f"{one.label} {_change(self.policies.difference(self.outcome, BASE, one)[0])}"
             for one in map(MEASURES.__getitem__, ("single_step", "plain", *RECOVERIES))
         ]
         exact = (
@@ -197,7 +197,7 @@ class _Claims:
             ]
             change = self.policies.difference(name, self.outcome, worst)[0]
             exact = (
-                f"Against {self.outcome} its worst-case regret is {_signed(change)}. A process "
+                f"Against {self.outcome} its worst-case regret is {_change(change)}. A process "
                 f"reward that keeps the optimal policy changes how fast a policy is learned, not "
                 f"which T it meets in training."
             )
@@ -285,8 +285,5 @@ def _claim(letter: str, text: str, numbers: list[Number], exact: str) -> Claim:
     return Claim(letter, text, judged(numbers), numbers, exact)
 
 
-def _signed(estimate: Estimate) -> str:
-    text = f"{estimate.value:+.3f}"
-    if not math.isnan(estimate.low):
-        text += f" [{estimate.low:+.3f}, {estimate.high:+.3f}]"
-    return text.replace("-", "−")
+def _change(estimate: Estimate) -> str:
+    return with_interval(estimate, 3, signed=True)

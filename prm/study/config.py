@@ -21,15 +21,18 @@ import dataclasses
 import math
 import re
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import msgspec
 import yaml
 
+from prm.data.typed import complaint
 from prm.errors import PRMError
 from prm.rl.budgets import BudgetCurriculum, BudgetMix, BudgetSampler, FixedBudget
 from prm.rl.desk.world import MAX_TURNS
 from prm.shaping import Estimator, ShapingConfig
+
+_T = TypeVar("_T")
 
 
 class _Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -80,10 +83,7 @@ class Arm(_Part, frozen=True, kw_only=True, forbid_unknown_fields=True):
         for key in self.shaping:
             if key not in known:
                 raise PRMError(f"shaping: expected some of {', '.join(known)}, found {key!r:.60}")
-        try:
-            return msgspec.convert({"mode": "terminal"} | self.shaping, ShapingConfig)
-        except msgspec.ValidationError as error:
-            raise PRMError(f"shaping: {error}") from None
+        return _typed({"mode": "terminal"} | self.shaping, ShapingConfig, "shaping")
 
 
 class Base(_Part, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -237,20 +237,29 @@ RESERVED = (BASE, BASE_HIDDEN, *SCRIPTED)
 def read_study(path: str | Path) -> StudyConfig:
     """The study of a YAML file; a :class:`PRMError` says what is wrong with it."""
     try:
-        text = Path(path).read_text()
-        config = msgspec.convert(yaml.load(text, _Loader), StudyConfig)
+        value = yaml.load(Path(path).read_text(), _Loader)
     except RecursionError as error:
         raise PRMError(
             f"{path}: expected the YAML of a study, found one nested too deep"
         ) from error
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, msgspec.ValidationError) as error:
-        reason = " ".join(str(error).split())
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        reason = " ".join(str(error).replace('in "<unicode string>", ', "in ").split())
         raise PRMError(f"{path}: expected the YAML of a study: {reason}") from error
     try:
+        config = _typed(value, StudyConfig, "")
         config.check()
     except PRMError as error:
         raise PRMError(f"{path}: {error}") from None
     return config
+
+
+def _typed(value: Any, kind: type[_T], name: str) -> _T:
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        path, expected, found = complaint(error, value, kind)
+        place = f"{name}{path[1:]}".lstrip(".") or "the file"
+        raise PRMError(f"{place}: expected {expected}, found {found:.200}") from None
 
 
 class _Loader(yaml.SafeLoader):

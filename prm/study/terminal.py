@@ -7,8 +7,7 @@ from collections.abc import Iterator
 
 from prm.data.terminal import PAGE_WIDTH, Row, table
 from prm.errors import printable
-from prm.eval.budget_words import number
-from prm.eval.estimate import Estimate
+from prm.eval.budget_words import number, with_interval
 from prm.eval.evaluate_budget import as_table as budget_table
 from prm.study.measures import MEASURES
 from prm.study.report import StudyReport, Trained
@@ -38,19 +37,15 @@ def _policies(one: Trained) -> Iterator[Row]:
     for name in one.policies.names:
         success = one.policies.estimate(name, MEASURES["success"])
         worst = one.policies.estimate(name, MEASURES["regret_worst"])[0]
-        yield printable(name), *(number(cell.value, 2) for cell in success), _short(worst)
+        yield printable(name), *(number(cell.value, 2) for cell in success), with_interval(worst)
 
 
 def _claims(one: Trained) -> Iterator[Row]:
     for claim in one.claims:
         letter, verdict = f"({claim.letter})", str(claim.verdict)
         for tested in claim.numbers:
-            yield letter, verdict, tested.label, _short(tested.estimate)
+            yield letter, verdict, tested.label, with_interval(tested.estimate)
             letter = verdict = ""
-
-
-def _short(estimate: Estimate) -> str:
-    return f"{estimate.value:.2f} [{estimate.low:.2f}, {estimate.high:.2f}]".replace("nan", "–")
 
 
 def _filled(sentence: str) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from prm.errors import plural
 from prm.eval.budget_report import BudgetReport
+from prm.eval.budget_words import with_interval
 from prm.eval.estimate import Estimate
 from prm.study.claims import Roles
 from prm.study.config import BASE, OPTIMUM
@@ -40,33 +41,9 @@ def answer(
     ]
 
 
-def unsigned(estimate: Estimate) -> str:
-    """
-    >>> unsigned(Estimate(0.123, 0.05, 0.2, 9, 0))
-    '0.12 [0.05, 0.20]'
-    """
-    if math.isnan(estimate.low):
-        return f"{estimate.value:.2f} [no interval]"
-    return f"{estimate.value:.2f} [{estimate.low:.2f}, {estimate.high:.2f}]"
-
-
-def signed(estimate: Estimate, digits: int = 2) -> str:
-    """
-    >>> signed(Estimate(-0.123, -0.2, 0.05, 9, 0))
-    '−0.12 [−0.20, +0.05]'
-    """
-
-    def one(value: float) -> str:
-        return f"{value:+.{digits}f}".replace("-", "−")
-
-    if math.isnan(estimate.low):
-        return f"{one(estimate.value)} [no interval]"
-    return f"{one(estimate.value)} [{one(estimate.low)}, {one(estimate.high)}]"
-
-
 def _process(policies: Policies, parts: Roles, planned: Roles, outcome: str) -> str:
     worst = MEASURES["regret_worst"]
-    own = unsigned(policies.estimate(outcome, worst)[0])
+    own = with_interval(policies.estimate(outcome, worst)[0])
     first, last = policies.turns[0], policies.turns[-1]
     base = (
         f"the largest regret over T = {first} to {last} to the exact optimum is {own} for "
@@ -88,9 +65,9 @@ def _process(policies: Policies, parts: Roles, planned: Roles, outcome: str) -> 
         f"{'makes' if better == 1 else 'make'} the agent measurably more robust to its turn budget"
     )
     if len(arms) == 1:
-        return f"{verdict}: {base}, and {arms[0]} changes it by {signed(changes[arms[0]])}."
+        return f"{verdict}: {base}, and {arms[0]} changes it by {_change(changes[arms[0]])}."
     ranked = sorted(arms, key=lambda name: changes[name].value)
-    ends = " to ".join(f"{signed(changes[name])} ({name})" for name in (ranked[0], ranked[-1]))
+    ends = " to ".join(f"{_change(changes[name])} ({name})" for name in (ranked[0], ranked[-1]))
     untold = len(arms) - better - worse
     return (
         f"{verdict}: {base}, and {len(arms)} arms with a process reward beside it change that by "
@@ -109,7 +86,9 @@ def _budgets(policies: Policies, parts: Roles, outcome: str, primary: tuple[int,
     cell = f"Pass@(1,{primary[1]}) is " + ", ".join(f"{v} for {name}" for name, v in cells.items())
     if not mixed:
         return f"No arm was trained on varied budgets; {cell}."
-    changes = [f"{signed(policies.difference(name, outcome, worst)[0])} ({name})" for name in mixed]
+    changes = [
+        f"{_change(policies.difference(name, outcome, worst)[0])} ({name})" for name in mixed
+    ]
     return (
         f"Training on varied budgets in place of one changes the largest regret by "
         f"{' and '.join(changes)}; {cell}."
@@ -137,7 +116,7 @@ def _learned(policies: Policies, outcome: str, learned: Mapping[str, Learning]) 
             ("after a stray read", "after_stray"),
         )
     }
-    what = ", ".join(f"{words} by {signed(change)}" for words, change in changes.items())
+    what = ", ".join(f"{words} by {_change(change)}" for words, change in changes.items())
     return f"Reinforcement learning on the outcome changed {what}; {state}."
 
 
@@ -169,3 +148,7 @@ def budget_answer(report: BudgetReport) -> list[str]:
         f"{plural(len(others), 'other')} it is compared with there, at a level of 5 % after Holm."
     )
     return [first, second, third]
+
+
+def _change(estimate: Estimate) -> str:
+    return with_interval(estimate, signed=True)

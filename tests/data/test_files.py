@@ -366,7 +366,7 @@ class TestDamage:
     ) -> None:
         own = msgspec.to_builtins(make_trace(1, labels=[0.5]))
         own["outcome"]["status"] = "fine"
-        self.fails(write(tmp_path / "t.jsonl", own), "one of completed, out_of_turns", "'fine'")
+        self.fails(write(tmp_path / "t.jsonl", own), "one of agent_error, completed, ", "'fine'")
         del own["outcome"]
         own["steps"][0]["labels"]["human"] = "good"
         self.fails(write(tmp_path / "t.jsonl", own), "$.steps[0].labels['human']", "found str")

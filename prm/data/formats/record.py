@@ -57,7 +57,7 @@ class Record:
         try:
             return msgspec.convert(value, kind)
         except msgspec.ValidationError as error:
-            raise self.error(*complaint(error, value)) from None
+            raise self.error(*complaint(error, value, kind)) from None
 
     def rest(self, *known: str) -> dict[str, Any]:
         """The record's other keys, verbatim, for ``Trace.meta``."""

@@ -31,7 +31,7 @@ def label_first_error(trace: Trace, options: LabelOptions, notes: Counter[str]) 
     try:
         error = msgspec.convert(annotation, _FirstError)
     except msgspec.ValidationError as problem:
-        path, expected, found = complaint(problem, annotation)
+        path, expected, found = complaint(problem, annotation, _FirstError)
         raise RecordError(
             f"trace {trace.id!r}",
             path=f"$.meta.first_error{path.removeprefix('$')}",
