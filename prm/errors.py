@@ -5,6 +5,8 @@ The command line prints the sentence and leaves with status 1; the library raise
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 
 def printable(text: str) -> str:
     """The text with control characters escaped: data may hold what moves a terminal's cursor.
@@ -16,6 +18,16 @@ def printable(text: str) -> str:
         character if character.isprintable() else character.encode("unicode_escape").decode()
         for character in text
     )
+
+
+def listed(parts: Iterable[str]) -> str:
+    """The parts, told apart by commas, or by semicolons where a part has a comma.
+
+    >>> listed(["mix", "outcome"]), listed(["critic", "critic, oracle"])
+    ('mix, outcome', 'critic; critic, oracle')
+    """
+    every = list(parts)
+    return ("; " if any("," in part for part in every) else ", ").join(every)
 
 
 def plural(count: int, noun: str) -> str:

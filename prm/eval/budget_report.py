@@ -18,7 +18,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from prm.data.trace import Trace
-from prm.errors import PRMError, plural
+from prm.errors import PRMError, listed, plural
 from prm.eval.bootstrap import MIN_SEEDS, resample_means
 from prm.eval.budget_runs import (
     BudgetOptions,
@@ -248,7 +248,7 @@ def _notes(
         yield from _limits(runs, t)
     numbers = sorted({one.n_seeds for one in policies.values()})
     for n_seeds in numbers:
-        names = ", ".join(name for name, one in policies.items() if one.n_seeds == n_seeds)
+        names = listed(name for name, one in policies.items() if one.n_seeds == n_seeds)
         if 1 < n_seeds < MIN_SEEDS:
             yield (
                 f"{names}: {n_seeds} training seeds give no interval over seeds; intervals hold "

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterator
 
 from prm.data.terminal import PAGE_WIDTH, Row, table
-from prm.errors import printable
+from prm.errors import listed, printable
 from prm.eval.budget_words import number, with_interval
 from prm.eval.evaluate_budget import as_table as budget_table
 from prm.study.measures import MEASURES
@@ -26,7 +26,7 @@ def as_table(report: StudyReport) -> str:
     ]
     rising = [name for name, found in one.learned.items() if found.rising]
     if rising:
-        lines.append(_filled(f"Not yet flat at the end of training: {', '.join(rising)}."))
+        lines.append(_filled(f"Not yet flat at the end of training: {listed(rising)}."))
     for name, reason in one.failed.items():
         lines.append(_filled(f"Failed: {name}: {reason}"))
     about = "Intervals: 95 %, tasks resampled, and training seeds where there are three or more."

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from prm.errors import plural
+from prm.errors import listed, plural
 from prm.eval.budget_report import BudgetReport
 from prm.eval.budget_words import with_interval
 from prm.eval.estimate import Estimate
@@ -53,7 +53,7 @@ def _process(policies: Policies, parts: Roles, planned: Roles, outcome: str) -> 
     if not arms:
         failed = [*planned.process, *planned.sums]
         if failed:
-            return f"All arms with a process reward failed ({', '.join(failed)}); {base}."
+            return f"All arms with a process reward failed ({listed(failed)}); {base}."
         return f"No arm has a process reward of the model beside the outcome; {base}."
     changes = {name: policies.difference(name, outcome, worst)[0] for name in arms}
     better = sum(change.high < 0 for change in changes.values())
@@ -83,7 +83,7 @@ def _budgets(policies: Policies, parts: Roles, outcome: str, primary: tuple[int,
         name: f"{policies.estimate(name, success)[at].value:.2f}"
         for name in (BASE, outcome, *mixed, OPTIMUM)
     }
-    cell = f"Pass@(1,{primary[1]}) is " + ", ".join(f"{v} for {name}" for name, v in cells.items())
+    cell = f"Pass@(1,{primary[1]}) is " + listed(f"{v} for {name}" for name, v in cells.items())
     if not mixed:
         return f"No arm was trained on varied budgets; {cell}."
     changes = [
@@ -102,7 +102,7 @@ def _learned(policies: Policies, outcome: str, learned: Mapping[str, Learning]) 
     elif rising:
         state = (
             f"{len(rising)} of {plural(len(learned), 'arm')} were still learning when training "
-            f"ended ({', '.join(rising)}), so that this holds for this much training"
+            f"ended ({listed(rising)}), so that this holds for this much training"
         )
     else:
         state = f"in no arm did success rise by {FLAT} or more over the last quarter of training"
@@ -126,19 +126,19 @@ def budget_answer(report: BudgetReport) -> list[str]:
     i, j = report.k.index(k), report.t.index(t)
     cells = {name: one.pass_at[i][j] for name, one in report.policies.items()}
     best = max(cells, key=lambda name: cells[name].value)
-    listed = ", ".join(f"{cell} for {name}" for name, cell in cells.items())
-    first = f"Pass@({k},{t}) is {listed}."
+    shown = ", ".join(f"{cell} for {name}" for name, cell in cells.items())
+    first = f"Pass@({k},{t}) is {shown}."
     left = {name: one.robustness["drop_ratio"].value for name, one in report.policies.items()}
     known = [f"{value:.2f} of it for {name}" for name, value in left.items() if value == value]
     second = (
         f"Of the success at T = {report.t[-1]}, what is left at T = {report.t[0]} is "
-        f"{', '.join(known)}."
+        f"{listed(known)}."
         if known
         else f"No policy succeeds at T = {report.t[-1]}."
     )
     if 0 < len(known) < len(left):
         never = [name for name, value in left.items() if math.isnan(value)]
-        second = f"{second[:-1]}; {', '.join(never)} never succeeded there."
+        second = f"{second[:-1]}; {listed(never)} never succeeded there."
     others = [c for c in report.comparisons if best in (c.a, c.b)]
     sure = [c for c in others if c.primary_p_holm <= 0.05]
     if not others:
