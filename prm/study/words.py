@@ -101,7 +101,8 @@ def _learned(policies: Policies, outcome: str, learned: Mapping[str, Learning]) 
         state = "training was too short to tell whether it had converged"
     elif rising:
         state = (
-            f"{len(rising)} of {plural(len(learned), 'arm')} were still learning when training "
+            f"{len(rising)} of {plural(len(learned), 'arm')} "
+            f"{'was' if len(rising) == 1 else 'were'} still learning when training "
             f"ended ({listed(rising)}), so that this holds for this much training"
         )
     else:
