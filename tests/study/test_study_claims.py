@@ -156,7 +156,7 @@ def test_the_answer_says_which_way_it_came_out() -> None:
     assert "to +0.4" in process
     assert "by −0.20 [" in budgets
     assert "0.50 for mix" in budgets
-    assert "1 of 2 arms were still learning when training ended (mix)" in training
+    assert "1 of 2 arms was still learning when training ended (mix)" in training
     better = study(SUCCESS | {"process": SUCCESS["mix"]})
     said = answer(better, parts, parts, learned, (1, 8))[0]
     assert said.startswith("1 of 2 process rewards alone makes the agent measurably more robust")
