@@ -83,7 +83,7 @@ def _choices(kind: inspect.Type, path: str) -> list[str]:
     """The values that an enumeration at ``path`` allows, or the keys of the object there."""
     kinds = [kind]
     for key, index in re.findall(r"\.(\w+)|\[(\d+|\.\.\.)\]", path):
-        kinds = [inner for one in kinds for inner in _inside(one, key, index)]
+        kinds = [inner for one in _flat(kinds) for inner in _inside(one, key, index)]
     found: list[str] = []
     for one in _flat(kinds):
         if isinstance(one, inspect.LiteralType):
@@ -94,15 +94,14 @@ def _choices(kind: inspect.Type, path: str) -> list[str]:
 
 
 def _inside(kind: inspect.Type, key: str, index: str) -> Iterator[inspect.Type]:
-    for one in _flat([kind]):
-        if key and isinstance(one, inspect.StructType | inspect.DataclassType):
-            yield from (field.type for field in one.fields if field.encode_name == key)
-        elif index and isinstance(one, inspect.DictType):
-            yield one.value_type
-        elif index and isinstance(one, inspect.CollectionType):
-            yield one.item_type
-        elif index.isdigit() and isinstance(one, inspect.TupleType):
-            yield one.item_types[int(index)]
+    if key and isinstance(kind, inspect.StructType | inspect.DataclassType):
+        yield from (field.type for field in kind.fields if field.encode_name == key)
+    elif index and isinstance(kind, inspect.DictType):
+        yield kind.value_type
+    elif index and isinstance(kind, inspect.CollectionType):
+        yield kind.item_type
+    elif index.isdigit() and isinstance(kind, inspect.TupleType):
+        yield kind.item_types[int(index)]
 
 
 def _flat(kinds: Iterable[inspect.Type]) -> Iterator[inspect.Type]:

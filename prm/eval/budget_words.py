@@ -92,10 +92,10 @@ def with_interval(estimate: Estimate, digits: int = 2, *, signed: bool = False) 
     >>> with_interval(Estimate(0.123, math.nan, math.nan, n=9, n_skipped=0))
     '0.12 [no interval]'
     """
-    interval = bounds(estimate.low, estimate.high, digits, signed=signed)
+    value = number(estimate.value, digits, signed=signed)
     if math.isnan(estimate.low):
-        interval = "[no interval]"
-    return f"{number(estimate.value, digits, signed=signed)} {interval}"
+        return f"{value} [no interval]"
+    return f"{value} {bounds(estimate.low, estimate.high, digits, signed=signed)}"
 
 
 def turns(estimate: Estimate, largest: int) -> tuple[str, str]:
